@@ -39,7 +39,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 def describe_classic_groups(
     request: DescribeGroupsRequest, kinds: GroupKinds, offsets: OffsetStore
 ) -> Outcome:
-    """DescribeGroups: each group that was asked for, in that order. It knows classic groups only."""
+    """DescribeGroups: describe each group of the request, in that order. It knows classic groups only."""
 
     def described(group_id: str) -> DescribedClassicGroup:
         found = kinds.find(group_id)
@@ -81,7 +81,7 @@ def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
 
 
 def _end_of_empty(kinds: GroupKinds, group_id: str) -> tuple[Record, ...] | None:
-    """The tombstones of a group without members: none if there is no group, None if it has members."""
+    """Return the tombstones of a group without members: () without a group, None if it has members."""
     found = kinds.find(group_id)
     return () if found is None else found[0].end_of_empty(found[1])
 
@@ -147,7 +147,8 @@ def delete_offsets(
 
 
 def _subscribed_in(kinds: GroupKinds, group_id: str) -> Callable[[str], bool]:
-    """Tells of a topic whether the group subscribes to it; one without members never does."""
+    """Return a function that returns true if the group subscribes to a topic; one without members never
+    does."""
     found = kinds.find(group_id)
     if found is None:
         return lambda _topic: False
@@ -156,7 +157,7 @@ def _subscribed_in(kinds: GroupKinds, group_id: str) -> Callable[[str], bool]:
 
 
 def sweep(kinds: GroupKinds, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
-    """The tombstones of all offsets that are due, and of empty groups that have no others."""
+    """Return the tombstones of all offsets that are due, and of empty groups that have no others."""
     records: list[Record] = []
     for group_id in sorted({*kinds.group_ids(), *offsets.group_ids}):
         found = kinds.find(group_id)

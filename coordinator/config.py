@@ -33,7 +33,7 @@ Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
 class ConsumerGroupMigrationPolicy(enum.StrEnum):
-    """Which online conversions between classic and consumer groups are allowed (KIP-848, Migration)."""
+    """The online conversions between classic and consumer groups that are allowed (KIP-848, Migration)."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -55,7 +55,7 @@ RELEASE_VERSION = "release.version"
 
 
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about groups, offsets and transactions; units by name.
+    """The properties of a broker for groups, offsets and transactions; their names give the units.
 
     :raises FencepostError: on construction, if a value is out of its range or two contradict each other.
     """
@@ -87,7 +87,8 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_streams_num_standby_replicas: NotNegative = 0
     group_streams_max_standby_replicas: NotNegative = 2
     group_streams_initial_rebalance_delay_ms: NotNegative = 3_000
-    """How long a group without members waits for more of them after the first; 0 does not wait."""
+    """Time that a group without members waits for more members after the first one, in ms; 0 does not wait.
+    """
     group_streams_assignment_interval_ms: NotNegative = 1_000
     group_streams_min_assignment_interval_ms: NotNegative = 0
     group_streams_max_assignment_interval_ms: NotNegative = 15_000
@@ -118,7 +119,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id_expiration_ms: Positive = 604_800_000
 
     release_version: ReleaseVersion = ReleaseVersion.V4_3
-    """Whose rules hold."""
+    """The Kafka release whose rules apply."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -142,14 +143,14 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_names("group.coordinator.rebalance.protocols", protocols)
         if unknown := [name for name in protocols if name not in _PROTOCOLS]:
             raise FencepostError(
-                f"group.coordinator.rebalance.protocols: {unknown[0]!r} is none of {', '.join(_PROTOCOLS)}"
+                f"group.coordinator.rebalance.protocols: {unknown[0]!r} is not one of {', '.join(_PROTOCOLS)}"
             )
         if "classic" not in protocols:
             raise FencepostError("group.coordinator.rebalance.protocols must hold 'classic'")
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> GroupCoordinatorConfig:
-        """The configuration that a broker's properties describe; values are text or already typed.
+        """Return the configuration that a broker's properties describe; values are text or already typed.
 
         :raises FencepostError: for a name that does not exist, a value of the wrong type, one out of its
             range, or values that contradict each other.
@@ -157,7 +158,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _from_properties(cls, properties)
 
     def properties(self) -> dict[str, bool | int | str]:
-        """All of it under Kafka's names, as `from_properties` reads it."""
+        """Return all of it under Kafka's names, as `from_properties` reads it."""
         return {
             setting.name: ",".join(value) if isinstance(value := getattr(self, field), tuple) else value
             for field, setting in _settings(type(self)).items()
@@ -165,7 +166,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offsets_retention_ms(self) -> int:
-        """How long a committed offset is kept, in milliseconds."""
+        """Time that a committed offset is kept, in ms."""
         return self.offsets_retention_minutes * 60_000
 
 
@@ -216,7 +217,7 @@ REPLICA_SELECTOR = "replica.selector.class"
 
 
 def replica_selector_from(properties: dict[str, Any]) -> ReplicaSelector | None:
-    """Return what these properties say about `replica.selector.class`, and remove it from them.
+    """Return the value of `replica.selector.class` in these properties, and remove it from them.
 
     :raises FencepostError: for a class that is not one of Kafka's.
     """
@@ -232,7 +233,7 @@ def replica_selector_from(properties: dict[str, Any]) -> ReplicaSelector | None:
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one group once its own configuration and the broker's are put together."""
+    """The settings of one group, made of its own configuration and the broker's."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -253,7 +254,8 @@ class StreamsGroupSettings(GroupSettings, frozen=True, kw_only=True):
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The dynamic configuration of one group (resource type GROUP); None leaves it to the broker.
+    """The dynamic configuration of one group (resource type GROUP). The broker's value applies to fields that
+    are None.
 
     :raises FencepostError: on construction, if a value is out of its range.
     """
@@ -273,7 +275,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object], broker: GroupCoordinatorConfig) -> GroupConfig:
-        """A group's configuration as AlterConfigs would take it: within the broker's bounds.
+        """Return a group's configuration as AlterConfigs would take it: within the broker's bounds.
 
         :raises FencepostError: for an unknown name, a wrong type, or a value the broker's bounds exclude.
         """
@@ -302,14 +304,15 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, properties: Mapping[str, object]) -> GroupConfig:
-        """A configuration that was taken before, perhaps within other bounds.
+        """Return a configuration that was accepted before, perhaps within other bounds.
 
         :raises FencepostError: for an unknown name or a wrong type.
         """
         return _from_properties(cls, properties)
 
     def settings(self, broker: GroupCoordinatorConfig) -> ConsumerGroupSettings:
-        """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
+        """Return the group's settings. A value that the broker's current bounds exclude is moved to the
+        bound."""
         offload = self.consumer_assignor_offload_enable
         return ConsumerGroupSettings(
             **self._intervals(broker, "consumer"),
@@ -319,7 +322,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def streams_settings(self, broker: GroupCoordinatorConfig) -> StreamsGroupSettings:
-        """The same, for a streams group."""
+        """Return the same, for a streams group."""
         standbys, delay_ms = self.streams_num_standby_replicas, self.streams_initial_rebalance_delay_ms
         return StreamsGroupSettings(
             **self._intervals(broker, "streams"),
@@ -339,7 +342,8 @@ OfGroup = TypeVar("OfGroup", bound=GroupSettings)
 
 
 class SettingsByGroup(Generic[OfGroup]):
-    """What holds for each group. `settings_of` makes it of a group's configuration; most groups have none."""
+    """The settings of each group. `settings_of` makes them from a group's configuration, which most groups
+    lack."""
 
     __slots__ = ("_default", "_own", "_settings_of")
 
@@ -347,17 +351,17 @@ class SettingsByGroup(Generic[OfGroup]):
         self._settings_of = settings_of
         self._own: dict[str, OfGroup] = {}
         self._default: OfGroup | None = None
-        """Made when it is asked for: many a coordinator does no more than load."""
+        """Made on first use, as many coordinators only load."""
 
     def configure(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away."""
+        """Set the configuration of a group, or remove it with None."""
         if config is None:
             self._own.pop(group_id, None)
         else:
             self._own[group_id] = self._settings_of(config)
 
     def of(self, group_id: str) -> OfGroup:
-        """The settings that hold for a group."""
+        """Return the settings of a group."""
         found = self._own.get(group_id) or self._default
         if found is None:
             found = self._default = self._settings_of(GroupConfig())
@@ -409,7 +413,7 @@ class _Setting(msgspec.Struct, frozen=True):
             raise FencepostError(f"{self.name}: {value} is out of range, allowed is {allowed}")
 
     def parse(self, value: object) -> object:
-        """The value in its type; text is read as Kafka reads it, without spaces at its ends."""
+        """Return the value in its type; text is read as Kafka reads it, without spaces at its ends."""
         text = value.strip() if isinstance(value, str) else value
         found: object
         if self.type is bool:
@@ -443,7 +447,7 @@ def _integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.removeprefix("-").removeprefix("+").isdecimal() and value.isascii():
-        with contextlib.suppress(ValueError):  # Python refuses to convert some thousand digits
+        with contextlib.suppress(ValueError):  # Python refuses to convert thousands of digits
             return int(value)
     return None
 
@@ -458,7 +462,7 @@ def _names(value: object) -> tuple[str, ...] | None:
 
 @cache
 def _settings(cls: type[msgspec.Struct]) -> dict[str, _Setting]:
-    """The settings of a configuration by field, read off its annotations."""
+    """Return the settings of a configuration by field, read off its annotations."""
     found = {}
     for field, annotation in get_type_hints(cls, include_extras=True).items():
         options = [arg for arg in get_args(annotation) if arg is not type(None)]

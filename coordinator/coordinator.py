@@ -1,8 +1,8 @@
-"""The group coordinator: one pure object that takes events and answers what to write, say and do.
+"""The group coordinator: one pure object that takes events and returns records, a reply and effects.
 
-`handle` reads the hard state and changes only what is in no record: who was heard when, timers, the
-cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the
-records of an outcome, applies them, and then sends the reply; `CoordinatorHost` does that.
+`handle` reads the hard state and changes only soft state: the last contacts with members, timers, the
+cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the records
+of an outcome, applies them, and then sends the reply; `CoordinatorHost` does that.
 
 The groups of one kind are a `GroupKind`, their offsets are in `offsets.store`; this dispatches.
 """
@@ -117,12 +117,13 @@ class GroupCoordinator:
         """Keys of the records that can move a group along an arrow."""
         self._checked = tuple((kind.groups, kind) for kind in self.kinds if kind.group_table is not None)
         self._sweep_ms: int | None = None
-        """When offsets expire and empty groups without offsets go, next; None if there are none."""
+        """Time of the next removal of expired offsets and of empty groups without offsets, in ms; None if not
+        scheduled."""
         self._appliers: dict[type, Callable[[Any, Any], None]] = {
             OffsetCommitKey: self.offsets.apply,
             PendingOffsetCommitKey: self.offsets.apply_pending,
         }
-        """By the type of the key: what makes a record true."""
+        """The function that applies a record, by the type of its key."""
         self._replayers = dict(self._appliers)
         """The same, on load."""
         self._handlers: dict[type, Callable[[Any, int], Outcome]] = {
@@ -150,7 +151,7 @@ class GroupCoordinator:
             self._handlers |= kind.handlers()
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
-        """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
+        """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
@@ -201,7 +202,7 @@ class GroupCoordinator:
             self._check_arrows(before, after)
 
     def _states(self, moving: Sequence[Record]) -> dict[str, str]:
-        """The state of each group that these records may move; Empty for one that is missing."""
+        """Return the state of each group that these records may move; Empty for one that is missing."""
         found: dict[str, str] = {}
         for record in moving:
             group_id = record.key.group_id
@@ -215,7 +216,7 @@ class GroupCoordinator:
         return found
 
     def _check_arrows(self, before: dict[str, str], after: dict[str, str]) -> None:
-        """Each group that is there now moved along an arrow of its table, or not at all."""
+        """Check that each present group moved along an arrow of its table, or not at all."""
         for group_id, source in before.items():
             target = after[group_id]
             if target == source:
@@ -225,7 +226,8 @@ class GroupCoordinator:
                 raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {target}")
 
     def not_written(self, event: Event, outcome: Outcome, code: ErrorCode, now_ms: int) -> Outcome:
-        """Return the outcome in place of one that was not written, and whose effects were not carried out.
+        """Return the outcome to use instead of one that was not written, and whose effects were not carried
+        out.
 
         `code` is the log's error; the client receives what Kafka makes of it.
         """
@@ -236,13 +238,13 @@ class GroupCoordinator:
         return Outcome(reply=refusal(event, code), effects=tuple(effects))
 
     def unload(self) -> tuple[ParkedResponse, ...]:
-        """The groups have another coordinator from now on: what to tell those who wait here."""
+        """Return responses to parked requests: the groups have another coordinator from now on."""
         return tuple(effect for kind in self.kinds for effect in kind.unload())
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed.
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed.
 
-        It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
+        It may be too early, if a member sent a heartbeat in the meantime: then that event does nothing.
         """
         found = self._sweep_ms
         for kind in self.kinds:
@@ -257,7 +259,7 @@ class GroupCoordinator:
         return self.consumer.image
 
     def hard_state(self) -> dict[str, Any]:
-        """All that records made, to compare with another coordinator's."""
+        """Return all state from records, to compare with another coordinator's."""
         return {
             **{f"{kind.name}_groups": kind.hard_state() for kind in self.kinds},
             "offsets": {
@@ -273,12 +275,12 @@ class GroupCoordinator:
         }
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
+        """Set the configuration of a group, or remove it with None. No record holds it."""
         for kind in self.kinds:
             kind.set_group_config(group_id, config)
 
     def settings(self, group_id: str) -> GroupSettings:
-        """The session length, heartbeat interval and assignment interval that hold for a group."""
+        """Return the session length, heartbeat interval and assignment interval of a group."""
         return self.consumer.settings(group_id)
 
     # Offsets
@@ -360,11 +362,12 @@ class GroupCoordinator:
         return NOTHING if kind is None else kind.rebalance(event.group_id, now_ms)
 
     def _give_way(self, group_id: str) -> tuple[Record, ...] | None:
-        """What ends a group of another kind that has the id: nothing if there is none, None if it stays."""
+        """Return the records that end a group of another kind with the id; no records without one, None if it
+        stays."""
         return administration.give_way(self.kinds, self.offsets, group_id)
 
     def _sweep(self, now_ms: int) -> Outcome:
-        """Expired offsets go, and empty groups that have none left."""
+        """Remove expired offsets, and empty groups that have no offsets left."""
         self._sweep_ms = None
         self._keep_sweeping(now_ms)
         retention_ms = self.config.offsets_retention_ms

@@ -1,8 +1,8 @@
-"""Groups with epochs: what consumer groups (KIP-848) and streams groups (KIP-1071) have in common.
+"""Groups with epochs: the common parts of consumer groups (KIP-848) and streams groups (KIP-1071).
 
-Members say what they want, the group computes a target for its epoch, and each heartbeat leads its own member
-closer to that target. A group is in three parts here, as in each of the two packages: the hard state of one
-group, the soft state of all of them, and the kind that has both.
+Members report their subscriptions, the group computes a target for its epoch, and each heartbeat leads its
+own member closer to that target. A group is in three parts here, as in each of the two packages: the hard
+state of one group, the soft state of all of them, and the kind that has both.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ INITIAL_EPOCH: Final = 1
 class EpochMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A member of such a group: a value, replaced as a whole when a record says so.
 
-    What the member said of itself has the names that its record has.
+    Its metadata has the same names as in the member's record.
     """
 
     metadata_key: ClassVar[type[Any]]
     metadata_value: ClassVar[type[Any]]
-    """The record of what the member said of itself."""
+    """The record of the member's metadata."""
     assignment_key: ClassVar[type[Any]]
     assignment_value: ClassVar[type[Any]]
-    """The record of its epochs, its state and what it holds."""
+    """The record of its epochs, its state and its partitions or tasks."""
     nothing: ClassVar[Any]
     """The empty assignment of this kind of group."""
 
@@ -58,7 +58,7 @@ class EpochMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rebalance_timeout_ms: int = -1
     member_epoch: int = 0
     previous_member_epoch: int = 0
-    """The epoch before the last evaluation; a member may come with it when a response was lost."""
+    """The epoch before the last evaluation; a member may still send it if a response was lost."""
     state: Any
     assigned: Any
     pending_revocation: Any
@@ -69,18 +69,18 @@ class EpochMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     def metadata_record(self, group_id: str) -> Record:
-        """Return the record of what the member said of itself."""
+        """Return the record of the member's metadata."""
         said = (getattr(self, name) for name in self.metadata_value.__struct_fields__)
         return Record(self.metadata_key(group_id, self.member_id), self.metadata_value(*said))
 
     def with_metadata(self, value: Any) -> Self:
-        """Return the member after a record of what it said of itself."""
+        """Return the member after a record of its metadata."""
         return msgspec.structs.replace(
             self, **{name: getattr(value, name) for name in self.metadata_value.__struct_fields__}
         )
 
     def assignment_record(self, group_id: str) -> Record:
-        """Return the record of the member's epochs, its state and what it holds."""
+        """Return the record of the member's epochs, its state and its partitions or tasks."""
         return Record(
             self.assignment_key(group_id, self.member_id),
             self.assignment_value(
@@ -113,9 +113,9 @@ T = TypeVar("T")
 class EpochGroup(Generic[M, T]):
     """The hard state of one group: epochs, members, and the target assignment.
 
-    Everything is read-only outside `apply_*`. Records may come from a compacted journal: the first ones seen
-    of a member or a group may be any of theirs, so each record creates what it needs. Tombstones of what is
-    not there are ignored.
+    Everything is read-only outside `apply_*`. Records may come from a compacted journal: the first record of
+    a member or a group may be any of its records, so each record creates what it needs. Tombstones without an
+    object are ignored.
     """
 
     __slots__ = (
@@ -151,7 +151,7 @@ class EpochGroup(Generic[M, T]):
 
     @classmethod
     def apply(cls, groups: dict[str, Self], key: Any, value: Any) -> None:
-        """Apply a record. Any value makes the group; a tombstone of what is gone changes nothing.
+        """Apply a record. Any value creates the group; a tombstone for a missing group changes nothing.
 
         :raises InconsistentRecord: if the record cannot follow those before it.
         """
@@ -193,7 +193,7 @@ class EpochGroup(Generic[M, T]):
             raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
 
     def apply_member_metadata(self, key: Any, value: Any) -> None:
-        """Apply what a member said of itself; its tombstone removes the member."""
+        """Apply a member's metadata; its tombstone removes the member."""
         old = self._members.get(key.member_id)
         if value is not None:
             new: M = self.member_type(member_id=key.member_id) if old is None else old
@@ -214,18 +214,18 @@ class EpochGroup(Generic[M, T]):
 
     @abstractmethod
     def _replace(self, old: M | None, new: M | None, key: Any) -> None:
-        """Put a member in the place of what it was, with all that is derived from it."""
+        """Replace a member, and update all that is derived from it."""
 
 
 class MemberContact:
-    """When a member was heard last."""
+    """The last contact with a member."""
 
     __slots__ = ("last_ms", "session_ms")
 
     def __init__(self, last_ms: int) -> None:
         self.last_ms = last_ms
         self.session_ms: int | None = None
-        """A session length of its own: a member of the classic protocol has one."""
+        """The member's own session timeout in ms, if it speaks the classic protocol."""
 
 
 C = TypeVar("C", bound=MemberContact)
@@ -248,9 +248,9 @@ G = TypeVar("G", bound=EpochGroup[Any, Any])
 class SoftState(Generic[S, G, M]):
     """The state of groups that no record holds: timers, and when each member sent its last heartbeat.
 
-    It follows the records: a member's timers start when the record that makes the member is applied, and end
-    with its tombstone, so that nothing is left of members that went, and a failed append changes nothing. It
-    is rebuilt, with full session lengths, when a journal is loaded.
+    It follows the records: a member's timers start when the record that creates it is applied, and end with
+    its tombstone. So nothing is left of removed members, and a failed append changes nothing. It is rebuilt,
+    with full session lengths, when a journal is loaded.
     """
 
     __slots__ = ("_make", "_session_timeout_ms", "groups", "now_ms", "timers")
@@ -265,7 +265,8 @@ class SoftState(Generic[S, G, M]):
         self.groups: dict[str, S] = {}
         self.timers: Timers[GroupTimerKey] = Timers()
         self.now_ms = 0
-        """The time of the last event that was not just answered again; what is applied happens then."""
+        """The time of the last event, except heartbeats that got a kept response; records are applied at this
+        time."""
 
     def of(self, group_id: str) -> S:
         """Return the group's soft state; for a group that no record has made yet, one that is not kept."""
@@ -273,10 +274,10 @@ class SoftState(Generic[S, G, M]):
 
     @abstractmethod
     def follow(self, key: Any, value: Any, group: G | None) -> None:
-        """Adapt to a record that was just applied to its group; None if it ended the group."""
+        """Update the soft state after a record of a group was applied; None if the record ended the group."""
 
     def rebuild(self, groups: Mapping[str, G], now_ms: int) -> None:
-        """Start over after a load: every member was heard just now."""
+        """Start over after a load: every session starts now."""
         self.groups = {group_id: self._make() for group_id in groups}
         self.timers.clear()
         self.now_ms = now_ms
@@ -285,15 +286,15 @@ class SoftState(Generic[S, G, M]):
                 self._meet(group_id, group.members[member_id])
 
     def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
-        """Note that a member is alive, if it is there."""
+        """Note that a member is alive, if it exists."""
         soft = self.groups.get(group_id)
         if soft is not None and member_id in soft.contacts:
             soft.contacts[member_id].last_ms = now_ms
 
     def session_is_over(self, key: GroupTimerKey, now_ms: int) -> bool:
-        """Return true if the session that just came up has ended.
+        """Return true if the session whose timer fired has ended.
 
-        It goes on if the member was heard since.
+        It has not if the member sent a heartbeat since.
         """
         deadline_ms = self._session_end_ms(key.group_id, self.groups[key.group_id].contacts[key.member_id])
         if deadline_ms > now_ms:
@@ -303,11 +304,11 @@ class SoftState(Generic[S, G, M]):
         return True
 
     def retry_later(self, key: GroupTimerKey, now_ms: int) -> None:
-        """Run the timer again soon, unless what it writes ends the member before."""
+        """Run the timer again soon, unless the member ends before."""
         self.timers.set(key, now_ms + WRITE_RETRY_MS)
 
     def restart_sessions(self, group_id: str) -> None:
-        """Bring the timers of a group in line: its session length has changed."""
+        """Adjust the timers of a group: its session timeout has changed."""
         for member_id, contact in self.of(group_id).contacts.items():
             self._arm_session(group_id, member_id, contact)
 
@@ -331,11 +332,11 @@ class SoftState(Generic[S, G, M]):
 
     @abstractmethod
     def _first_contact(self, member: M) -> Any:
-        """Return the contact of a member that is heard for the first time."""
+        """Return the contact of a new member."""
 
     @abstractmethod
     def _arm_rebalance(self, group_id: str, member: M, contact: Any) -> None:
-        """Start the rebalance timer anew if the record leaves a revocation outstanding; else stop it."""
+        """Restart the rebalance timer if the record leaves a revocation outstanding; else cancel it."""
 
 
 class EpochGroups(GroupKind, Generic[G, OfGroup]):
@@ -364,11 +365,11 @@ class EpochGroups(GroupKind, Generic[G, OfGroup]):
     # Records
 
     def appliers(self) -> Mapping[type, Applier]:
-        """Return what makes the records of these groups true."""
+        """Return the functions that apply the records of these groups."""
         return dict.fromkeys(self.group_type.applied_by, self.apply)
 
     def replayers(self) -> Mapping[type, Applier]:
-        """Return the same, without what runs in memory."""
+        """Return the same, without the state in memory."""
         return dict.fromkeys(self.group_type.applied_by, self.replay)
 
     def begin(self, now_ms: int) -> None:
@@ -398,12 +399,12 @@ class EpochGroups(GroupKind, Generic[G, OfGroup]):
     # Configuration
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
+        """Set the configuration of a group, or remove it with None. No record holds it."""
         self._settings.configure(group_id, config)
         self.soft.restart_sessions(group_id)
 
     def settings(self, group_id: str) -> OfGroup:
-        """Return the settings that hold for a group."""
+        """Return the settings of a group."""
         return self._settings.of(group_id)
 
     def _session_timeout_ms(self, group_id: str) -> int:

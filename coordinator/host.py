@@ -1,8 +1,8 @@
 """The host of a coordinator: the one loop that runs it, in every world.
 
-A step is always the same: handle the event, append its records, apply them, tell those who watch, carry out
-the effects, and set the timer. Only then the reply may be sent. A served, a simulated and a compared
-coordinator differ in the clock and in the hooks that they give to their host, and in nothing else.
+A step is always the same: handle the event, append its records, apply them, notify the observers, carry out
+the effects, and set the timer. Only then the reply may be sent. Served, simulated and compared coordinators
+differ only in the clock and the hooks that they give to their host.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ class Coordinator(Protocol):
         """Return the outcome of an event."""
 
     def apply_batch(self, records: Any) -> None:
-        """Make the records of one outcome true."""
+        """Apply the records of one outcome."""
 
     def not_written(self, event: Any, outcome: Any, code: ErrorCode, now_ms: int) -> Any:
-        """Return the outcome in place of one whose records could not be appended."""
+        """Return the outcome to use instead of one whose records could not be appended."""
 
     def next_deadline(self) -> int | None:
-        """Return when `DeadlineReached` is due, in milliseconds; None if nothing is timed."""
+        """Return the time at which `DeadlineReached` is due, in ms; None if nothing is timed."""
 
 
 class CoordinatorOfGroups(Coordinator, Protocol):
@@ -73,10 +73,10 @@ class CoordinatorOfGroups(Coordinator, Protocol):
         """Return the topics as of the last `TopicsChanged`."""
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group settings of its own, or take them away with None."""
+        """Set the settings of a group, or remove them with None."""
 
     def unload(self) -> tuple[ParkedResponse, ...]:
-        """Return what to tell those who wait here: the groups have another coordinator from now on."""
+        """Return responses to parked requests: the groups have another coordinator from now on."""
 
 
 class CoordinatorTimer(Protocol):
@@ -119,7 +119,7 @@ class ManualClock:
         return self.time_ms
 
     def call_at(self, when_ms: int, callback: Callable[[], None], /) -> CoordinatorTimer:
-        """Do nothing: the owner of the clock runs what is due."""
+        """Do nothing: the owner of the clock runs due timers."""
         return _NO_TIMER
 
 
@@ -128,7 +128,7 @@ Waiter: TypeAlias = Any
 
 
 class HostHooks:
-    """The world around a host: those who watch its steps, and the ways out. By default nothing happens."""
+    """The world around a host: observers of its steps, and outputs. By default nothing happens."""
 
     __slots__ = ()
 
@@ -148,7 +148,7 @@ class HostHooks:
         """Carry out an effect that is the world's business."""
 
     def configured(self, group_id: str, config: Any) -> None:
-        """Observe that a group is about to get settings of its own."""
+        """Observe that the settings of a group are about to change."""
 
     def closing(self) -> None:
         """Observe that the coordinator is about to be given up."""
@@ -246,7 +246,7 @@ class CoordinatorHost(Generic[C]):
         self._parked[token] = waiter
 
     def configure(self: CoordinatorHost[G], group_id: str, config: GroupConfig | None) -> None:
-        """Give a group settings of its own, or take them away with None; then do what is due by them."""
+        """Set the settings of a group, or remove them with None; then run the timers that are due."""
         self._hooks.configured(group_id, config)
         self.coordinator.set_group_config(group_id, config)
         self.run_due()
@@ -272,7 +272,7 @@ class CoordinatorHost(Generic[C]):
         self._hooks.deliver(waiting, outcome)
 
     def _resolution(self, effect: ResolveRegularExpressions) -> Sliced[None]:
-        """Match the expressions with the topics of the moment at which the work begins."""
+        """Match the expressions with the topics at the time when the work begins."""
         # Only a coordinator of groups has this effect.
         slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image)
         while not self.closed:
@@ -300,7 +300,7 @@ class CoordinatorHost(Generic[C]):
         self._arm()
 
     def _arm(self) -> None:
-        """Set the timer. One that fires too early only looks again."""
+        """Set the timer. A timer that fires too early only checks again."""
         due = self.coordinator.next_deadline()
         if due is None or self.closed:
             return
@@ -318,7 +318,7 @@ class CoordinatorHost(Generic[C]):
     # -- the end ----------------------------------------------------------------------------------------
 
     def close(self: CoordinatorHost[G]) -> None:
-        """Give the coordinator up: nothing happens by itself any more, and those who wait are turned away."""
+        """Close the coordinator: no timer runs any more, and parked requests are refused."""
         self._hooks.closing()
         responses = self.coordinator.unload()
         self.abandon()
@@ -326,7 +326,7 @@ class CoordinatorHost(Generic[C]):
             self._deliver(responses, NOTHING)
 
     def abandon(self) -> None:
-        """Stop without a word, as a process that dies."""
+        """Stop without any response, like a process that dies."""
         self.closed = True
         if self._timer is not None:
             self._timer.cancel()

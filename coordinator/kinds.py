@@ -1,7 +1,7 @@
-"""A kind of group as an object: what the coordinator, the endpoint, the trace and tests ask of its groups.
+"""A kind of group as an object, for the coordinator, the endpoint, the trace and tests.
 
 A coordinator dispatches over the kinds that it has: consumer, classic, streams, and those of `FURTHER_KINDS`.
-An id is in one of them at most.
+An id belongs to at most one of them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import Timers
 
 GiveWay: TypeAlias = Callable[[str], "tuple[Record, ...] | None"]
-"""Returns the records that end a group of another kind: () if there is none, None if it must stay."""
+"""Returns the records that end a group of another kind: () if there is no such group, None if it must
+stay."""
 RequestHandler: TypeAlias = Callable[[Any, int], Outcome]
 """Handles a request at a time."""
 Applier: TypeAlias = Callable[[Any, Any], None]
@@ -51,7 +52,8 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     assignment: tuple[TopicPartition, ...]
     """Partitions that the coordinator assigned to it. For a Streams member: the input of its active tasks."""
     owned: tuple[TopicPartition, ...]
-    """Partitions that it last reported as owned. A classic member reports none and counts as owning all."""
+    """Partitions that it last reported as owned. A classic member reports no partitions and counts as owning
+    all."""
     active_tasks: tuple[str, ...] = ()
     """Tasks of a Streams application by Kafka's names, such as `0_3`: subtopology and partition."""
     standby_tasks: tuple[str, ...] = ()
@@ -72,7 +74,7 @@ class ReportedMember(msgspec.Struct, frozen=True):
 class GroupKind:
     """All groups of one kind in a coordinator. A group has `group_id`, `state`, `members` and an epoch.
 
-    The defaults are those of a kind that has no offsets rules, no timers and no settings of its own.
+    The defaults are for a kind without rules for offsets, timers or settings.
     """
 
     __slots__ = ()
@@ -84,7 +86,7 @@ class GroupKind:
     member_key: ClassVar[type | None] = None
     """The key of the records whose tombstone removes a member, if there is one."""
     heartbeat_requests: ClassVar[tuple[type, ...]] = ()
-    """Requests by which members say what they own."""
+    """Requests in which members report what they own."""
     leaves_by_request: ClassVar[bool] = True
     """True if LeaveGroup can remove a member."""
     confirms_by_heartbeat: ClassVar[bool] = True
@@ -109,7 +111,7 @@ class GroupKind:
 
     @abstractmethod
     def appliers(self) -> Mapping[type, Applier]:
-        """Return what makes this kind's records true, by the type of their keys."""
+        """Return the functions that apply this kind's records, by the type of their keys."""
 
     def replayers(self) -> Mapping[type, Applier]:
         """Return the same for a journal that is read; `rebuild` ends it."""
@@ -122,11 +124,11 @@ class GroupKind:
         """Start all timers with their full length, after a load."""
 
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Forget what was prepared for records that were not written; return whom to tell."""
+        """Discard preparations for records that were not written; return responses to parked requests."""
         return ()
 
     def unload(self) -> tuple[ParkedResponse, ...]:
-        """Return what to tell those who wait here: the groups have another coordinator from now on."""
+        """Return responses to parked requests: the groups have another coordinator from now on."""
         return ()
 
     def hard_state(self) -> dict[str, Any]:
@@ -136,11 +138,11 @@ class GroupKind:
     # Time and the cluster
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
-        """Run the most overdue timer that ends something; None if there is none."""
+        """Run the most overdue timer that ends something; return None without one."""
         return None
 
     def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
-        """Start a member's session anew, as the shell knows that it is alive."""
+        """Restart a member's session, as the shell knows that it is alive."""
 
     def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
         """End a member's session, whatever its timer says."""
@@ -154,7 +156,7 @@ class GroupKind:
         """Take in the cluster's new topics; `changed` are the names of those that differ."""
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away."""
+        """Set the configuration of a group, or remove it with None."""
 
     # Administration
 
@@ -194,15 +196,15 @@ class GroupKind:
         """
 
     def may_delete_offsets(self, group: Any) -> bool:
-        """Return whether offsets of topics without subscribers may be deleted."""
+        """Return true if offsets of topics without subscribers may be deleted."""
         return True
 
     def offsets_may_expire(self, group: Any) -> bool:
-        """Return whether the group's offsets expire as it is now."""
+        """Return true if the group's offsets may expire in its present state."""
         return True
 
     def retained_since_ms(self, group: Any) -> int | None:
-        """Return from when the age of an offset counts; None for its commit."""
+        """Return the time from which an offset's age counts, in ms; None if it counts from the commit."""
         return None
 
     # What observers see
@@ -216,7 +218,7 @@ class GroupKind:
     def members(
         self, group: Any, owned: Mapping[MemberId, Partitions], image: TopicsImage
     ) -> list[GroupMember]:
-        """Return the group's members, by member id; `owned` is what they said last that they own."""
+        """Return the group's members, by member id; `owned` is what they last reported as owned."""
 
     def member_ids(self, group: Any) -> Collection[MemberId]:
         """Return the ids of members, and those that were given out to join with."""
@@ -224,22 +226,22 @@ class GroupKind:
         return ids
 
     def reported(self, request: Any, member_id: MemberId, image: TopicsImage) -> ReportedMember:
-        """Return what a heartbeat says of its member."""
+        """Return what a heartbeat reports about its member."""
         return ReportedMember(None, None)
 
     def knows_its_topics(self, group: Any, image: TopicsImage) -> bool:
-        """Return whether the group was assigned what its topics are now.
+        """Return true if the group's assignment is based on the present topics.
 
-        Coordinators look at topics that changed in the next heartbeat; until then groups are unchanged.
+        Coordinators look at changed topics in the next heartbeat; until then groups are unchanged.
         """
         return True
 
     def member_state(self, group: Any) -> str:
-        """Return how far members have come that do not say so: JOINING, RECONCILING or STABLE."""
+        """Return the state of members that do not report it: JOINING, RECONCILING or STABLE."""
         return "STABLE"
 
     def may_read(self, group: Any, topic: str) -> bool:
-        """Return whether a member asked for the topic, in whatever way."""
+        """Return true if a member subscribes to the topic in any way."""
         subscribed: bool = group.is_subscribed_to(topic)
         return subscribed
 
@@ -277,7 +279,7 @@ class GroupKinds:
             yield from groups
 
     def is_member(self, group_id: str, member_id: MemberId) -> bool:
-        """Return whether a member is in a group of any kind, or was given that id to join with."""
+        """Return true if a member is in a group of any kind, or was given that id to join with."""
         found = self.find(group_id)
         return found is not None and member_id in found[0].member_ids(found[1])
 
@@ -309,4 +311,4 @@ def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, .
 
 
 FURTHER_KINDS: Final[list[type[GroupKind]]] = []
-"""The one entry of a group kind that is none of Kafka's three."""
+"""Group kinds other than Kafka's three; this is the one place to add one."""

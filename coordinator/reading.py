@@ -1,4 +1,4 @@
-"""Files that a user names, read whole: only regular files, and none beyond a limit.
+"""Reads files that a user names: only regular files, and none larger than a limit.
 
 A device or a pipe may never end. A file of gigabytes, taken for a scenario, fills the memory.
 """
@@ -35,10 +35,10 @@ class UnreadableFile(FencepostError):
 def read_file(path: Path, max_bytes: int | None = MAX_FILE_BYTES) -> bytes:
     """Return a regular file's content; a `max_bytes` of None is no limit.
 
-    :raises UnreadableFile: if it can't be read, is no regular file, or exceeds the limit.
+    :raises UnreadableFile: if it can't be read, is not a regular file, or exceeds the limit.
     """
     try:
-        # Without O_NONBLOCK to open a pipe waits for its writer.
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             found = os.fstat(opened)
@@ -66,7 +66,7 @@ def read_text(path: Path, max_bytes: int | None = MAX_FILE_BYTES, *, expected: s
     try:
         text = read_file(path, max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
-        reason = "it is no UTF-8 text" if expected is None else f"expected {expected}"
+        reason = "it is not UTF-8 text" if expected is None else f"expected {expected}"
         raise UnreadableFile(path, reason) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

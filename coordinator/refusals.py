@@ -1,4 +1,4 @@
-"""The replies of a coordinator that cannot do what a request asks: an error in the form of each response."""
+"""The replies of a coordinator that cannot handle a request: an error in the form of each response."""
 
 from __future__ import annotations
 
@@ -51,14 +51,15 @@ _CLIENT_ERRORS = {
 
 
 def client_error(code: ErrorCode) -> ErrorCode:
-    """What a member is told when the log failed with that error: whether and where to try again."""
+    """Return the error that a member gets when the log failed with that error: it says whether and where to
+    try again."""
     return _CLIENT_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 
 def refusal(event: Event, code: ErrorCode) -> Response | None:
-    """The reply that gives this error to a request, and does nothing; None for an event nobody waits for.
+    """Return the reply that refuses a request with this error; None for an event that needs no reply.
 
-    A request of a further kind says by its own method `refused(code)` what it is told.
+    A request of a further kind returns its reply in its own method `refused(code)`.
     """
     make = _REFUSALS.get(type(event)) or getattr(type(event), "refused", None)
     return None if make is None else make(event, code)
@@ -84,7 +85,7 @@ def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) 
 
 
 def _blind_heartbeat(_: classic.HeartbeatRequest, code: ErrorCode) -> Response:
-    """While groups are loaded nobody knows better than that the member is alive."""
+    """Return the heartbeat's reply while groups are loaded: only that the member is alive is known."""
     loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return classic.HeartbeatResponse(error_code=ErrorCode.NONE if loading else code)
 

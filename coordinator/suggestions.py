@@ -31,8 +31,8 @@ def nearest(given: object, names: Iterable[str], *, usual: Sequence[str] = ()) -
     """Return the likeliest names first, at most three.
 
     If a name has the same words in another spelling, it is the only one. Otherwise names of `usual` that
-    contain the given one come first, then a name with a slip of the keyboard, then other names that contain
-    the given one, then the name that is most like it.
+    contain the given one come first, then a name with a typing error. After these follow other names that
+    contain the given one, and then the most similar name.
     """
     if not isinstance(given, str) or not (words := _words(given)):
         return []

@@ -18,10 +18,11 @@ _EXPIRED_MS = -(2**63)
 
 
 def next_look_ms(deadline_ms: int, now_ms: int) -> int:
-    """When to look again whether a deadline has come that moves on as time passes.
+    """Return the time, in ms, at which to check a deadline that is moved on as time passes.
 
-    That is on the last whole second before it, together with all others of that second, and then to the
-    moment: thousands of members that are heard again and again wake nobody each for itself.
+    It is the last whole second before the deadline, shared with all other deadlines of that second, and after
+    that the deadline itself. So thousands of members that keep sending heartbeats do not wake the coordinator
+    one by one.
     """
     whole_second_ms = deadline_ms // 1_000 * 1_000
     return whole_second_ms if whole_second_ms > now_ms else deadline_ms
@@ -30,7 +31,7 @@ def next_look_ms(deadline_ms: int, now_ms: int) -> int:
 class Timers(Generic[K]):
     """A queue of deadlines, one for each key. Equal deadlines run in the order in which they were set.
 
-    Setting a later deadline for a key costs O(1): the queue notices when the earlier one comes up.
+    Setting a later deadline for a key costs O(1): the queue notices when the earlier deadline is reached.
     """
 
     __slots__ = ("_deadlines", "_heap", "_sequence")
@@ -49,7 +50,7 @@ class Timers(Generic[K]):
         return key in self._deadlines
 
     def __iter__(self) -> Iterator[K]:
-        """The keys of all armed timers."""
+        """Return the keys of all armed timers."""
         return iter(self._deadlines)
 
     def set(self, key: K, deadline_ms: int) -> None:
@@ -72,25 +73,25 @@ class Timers(Generic[K]):
         self._deadlines.clear()
 
     def deadline_of(self, key: K) -> int | None:
-        """When the key's timer runs out, or None if it is not armed."""
+        """Return the key's deadline in ms, or None if it is not armed."""
         known = self._deadlines.get(key)
         return None if known is None else known[0]
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, or None if no timer is armed."""
+        """Return the earliest deadline, or None if no timer is armed."""
         while self._heap:
             at, sequence, key = self._heap[0]
             known = self._deadlines.get(key)
             if known is not None and known[0] == at and known[1] == sequence:
                 return at
-            # It is out of date: bring it up to date.
+            # The entry is out of date: update it.
             heapq.heappop(self._heap)
             if known is not None and known[2] == at:
                 self._push(key, known[0], known[1])
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """Disarm the most overdue timer and answer its key; None if none is due."""
+        """Disarm the most overdue timer and return its key; None if no timer is due."""
         deadline = self.next_deadline()
         if deadline is None or deadline > now_ms:
             return None
@@ -109,12 +110,13 @@ class Timers(Generic[K]):
 
 
 class GroupTimerKind(enum.StrEnum):
-    """What a deadline of a group, or of one of its members, is for."""
+    """The purpose of a deadline of a group, or of one of its members."""
 
     SESSION = "session"
-    """The member was not heard for its session length, or nobody joined with an id that was given out."""
+    """The member sent no request for its session timeout, or no client joined with an id that was given
+    out."""
     REBALANCE = "rebalance"
-    """The member did not confirm a revocation within its rebalance time-out."""
+    """The member did not confirm a revocation within its rebalance timeout."""
     JOIN = "join"
     """The members of a classic group, or one classic member of a consumer group, did not join again."""
     SYNC = "sync"
@@ -133,7 +135,8 @@ class GroupTimerKey(NamedTuple):
 
 
 class MetadataRefresh:
-    """When a group looks at its topics again: a deadline in its soft state, that its next heartbeat meets."""
+    """The next time that a group looks at its topics: a deadline in its soft state, checked at its next
+    heartbeat."""
 
     __slots__ = ("refresh_deadline_ms", "refresh_epoch")
 
@@ -145,17 +148,17 @@ class MetadataRefresh:
     def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
         """Return true if the group must look at its topics again.
 
-        That is so for a group that was just made or loaded, after a change of its topics, and when the
-        epoch of the last look was never written.
+        It must if it was just created or loaded, if its topics changed, or if the epoch of the last look was
+        never written.
         """
         return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
 
     def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
-        """The group's topics were looked at, for that epoch."""
+        """Note that the group's topics were looked at, for that epoch."""
         self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
         self.refresh_epoch = group_epoch
 
     def request_metadata_refresh(self) -> None:
-        """Topics changed: the next heartbeat of any member looks at them."""
+        """Make the next heartbeat of any member look at the topics, as topics changed."""
         self.refresh_deadline_ms = _EXPIRED_MS
         self.refresh_epoch = 0

@@ -1,8 +1,8 @@
-"""The orders in which Kafka's tables and queues hand out their entries, where its ties are decided by them.
+"""The orders in which Kafka's tables and queues hand out their entries, because these orders decide ties.
 
-An assignor that walks a hash map gives its first task to whoever comes first. To give the same tasks to the
-same members as Kafka does, the order must be Kafka's: that of the Java standard library, and of the tables
-that a coordinator keeps its groups in.
+An assignor that walks a hash map gives its first task to the first entry. To give the same tasks to the same
+members as Kafka does, the order must be Kafka's: that of the Java standard library, and of the tables that a
+coordinator keeps its groups in.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FIBONACCI = -7046029254386353131 & (2**64 - 1)
 
 
 def string_hash(text: str) -> int:
-    """The hash code of a Java string, as a signed 32-bit number."""
+    """Return the hash code of a Java string, as a signed 32-bit number."""
     code = 0
     data = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(data[::2], data[1::2], strict=True):
@@ -26,9 +26,11 @@ def string_hash(text: str) -> int:
 
 
 def hash_map_order(keys: Iterable[str], capacity: int = 16) -> list[str]:
-    """Keys as java.util.HashMap has them, put in the order given into a table of at least that capacity.
+    """Return keys in the order of a java.util.HashMap, put in the order given into a table of that capacity
+    or more.
 
-    Buckets of eight and more are not told apart from shorter ones: their keys would have to collide.
+    Buckets of eight or more keys are ordered like shorter ones. In Java they differ only if their keys
+    collide.
     """
     found = list(dict.fromkeys(keys))
     size = 1
@@ -42,7 +44,7 @@ def _spread(code: int) -> int:
 
 
 def timeline_order(keys: Iterable[str]) -> list[str]:
-    """Keys as a table of Kafka's coordinators has them that never held more of them."""
+    """Return keys in the order of a table of Kafka's coordinators that never held more keys."""
     found = list(dict.fromkeys(keys))
     size = 2
     while len(found) * _LOAD_FACTOR > size:
@@ -52,7 +54,7 @@ def timeline_order(keys: Iterable[str]) -> list[str]:
 
 
 class PriorityQueue(Generic[T]):
-    """java.util.PriorityQueue: of those with the least key, which one comes is its structure's choice.
+    """java.util.PriorityQueue: its structure decides which of the items with the least key comes first.
 
     A key may change only while its item is not in the queue.
     """
@@ -84,7 +86,7 @@ class PriorityQueue(Generic[T]):
     def poll(self) -> T:
         """Take the first item.
 
-        :raises IndexError: if there is none.
+        :raises IndexError: if the queue is empty.
         """
         items, key = self._items, self._key
         first, item = items[0], items.pop()

@@ -1,8 +1,8 @@
 """The `range` assignor: contiguous ranges of each topic's partitions, in a fixed order of members.
 
-Topics of the same partition count and the same subscribers give a member the same partition numbers, so
-that joins of co-partitioned topics stay within one member. The result depends on members, subscriptions
-and counts alone: nothing sticks. (Kafka's RangeAssignor, KIP-848 Server-side Assignors.)
+Topics with the same partition count and subscribers give a member the same partition numbers. So joins of
+co-partitioned topics stay within one member. The result depends on members, subscriptions and counts alone:
+nothing sticks. (Kafka's RangeAssignor, KIP-848 Server-side Assignors.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Ranges: TypeAlias = list[tuple[int, ...]]
 
 
 def range_(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
-    """The target by ranges; every member is in it, and a target that stays is the same object."""
+    """Return the target by ranges; every member is in it, and an unchanged target is the same object."""
     members = _ordered(spec)
     target: dict[MemberId, dict[TopicId, tuple[int, ...]]] = {member: {} for member in members}
     split = lru_cache(maxsize=None)(_split)
@@ -37,7 +37,7 @@ def range_(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
 
 
 def _subscribers(spec: GroupSpec, members: list[MemberId]) -> dict[TopicId, list[MemberId]]:
-    """Each topic's subscribers, in the order of `members`."""
+    """Return each topic's subscribers, in the order of `members`."""
     if spec.homogeneous and members:
         return dict.fromkeys(spec.subscriptions[members[0]], members)
     subscribers: dict[TopicId, list[MemberId]] = {topic: [] for topic in sorted(spec.partitions)}
@@ -55,7 +55,8 @@ def _ordered(spec: GroupSpec) -> list[MemberId]:
 
 
 def _split(partitions: int, members: int) -> _Ranges:
-    """The ranges of the members that get any: the first ones get one more where it does not divide."""
+    """Return the ranges of the members that get any; the first members get one more if the number does not
+    divide."""
     share, more = divmod(partitions, members)
     ranges: _Ranges = []
     start = 0

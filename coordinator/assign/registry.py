@@ -15,18 +15,18 @@ BUILT_IN: Final[Mapping[str, Assignor]] = {"uniform": uniform, "range": range_}
 
 
 class InvalidTarget(Exception):
-    """A user's assignor answered something that is no target; the text says what is wrong with it."""
+    """A user's assignor returned something that is not a target; the text says what is wrong with it."""
 
 
 def configured_assignors(
     names: Iterable[str], own: Mapping[str, Assignor] | None = None
 ) -> dict[str, Assignor]:
-    """The assignors of `group.consumer.assignors`, in its order: the first is the default.
+    """Return the assignors of `group.consumer.assignors`, in its order: the first is the default.
 
-    `own` holds a user's assignors by name; their answers are checked, and put into canonical form.
+    `own` holds a user's assignors by name; their results are checked, and put into canonical form.
 
-    :raises FencepostError: if a name is not registered, or an assignor of the user's takes the name of
-        a built-in one.
+    :raises FencepostError: if a name is not registered, or an assignor of the user's takes the name of a
+        built-in one.
     """
     registered = dict(BUILT_IN)
     for name, assignor in (own or {}).items():
@@ -44,17 +44,17 @@ def configured_assignors(
 
 
 def checked(name: str, assignor: Assignor) -> Assignor:
-    """An assignor whose answers are known to be targets: group state must never depend on a user's care.
+    """Return an assignor whose results are checked: group state must not depend on the care of a user.
 
-    The one that is returned raises InvalidTarget for partitions that do not exist, that a member does not
-    subscribe to, or that are given twice, and for members that are not in the group. A partition that is
-    given to nobody is allowed, as in Kafka.
+    It raises InvalidTarget for partitions that do not exist, that a member does not subscribe to, or that are
+    given twice. It does so for members outside of the group, too. A partition may be given to no member, as
+    in Kafka.
     """
 
     def assign(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
         answer = assignor(spec)
         if unknown := [member for member in answer if member not in spec.subscriptions]:
-            raise InvalidTarget(f"assignor {name} gives partitions to {unknown[0]}, who is no member")
+            raise InvalidTarget(f"assignor {name} gives partitions to {unknown[0]}, which is not a member")
         taken: dict[TopicId, set[int]] = {}
         target: dict[MemberId, Partitions] = {}
         for member in spec.subscriptions:

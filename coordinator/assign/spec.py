@@ -1,4 +1,4 @@
-"""What an assignor sees and what it answers. An assignor is a plain function from one to the other."""
+"""The input and the output of an assignor. An assignor is a plain function from one to the other."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's subscriptions, the partitions there are, and the target of the epoch before.
+    """A group's subscriptions, the existing partitions, and the target of the previous epoch.
 
-    `partitions` counts each existing topic that anyone subscribes to. Members come in the order of their
-    ids; an assignor's answer depends on nothing that is not in here.
+    `partitions` has the count of each existing topic with a subscriber. Members are in the order of their
+    ids. An assignor's result depends on nothing else.
     """
 
     subscriptions: Mapping[MemberId, tuple[TopicId, ...]]
@@ -32,7 +32,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Assignor: TypeAlias = Callable[[GroupSpec], Mapping[MemberId, Partitions]]
-"""Answers the target of each member; members that are missing in the answer get nothing."""
+"""Returns the target of each member; members that are missing in the result get nothing."""
 
 
 def may_assign_again(computed_ms: int, interval_ms: int, now_ms: int) -> bool:

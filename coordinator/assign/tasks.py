@@ -1,8 +1,8 @@
-"""Tasks of a Streams application for its members, changing as little as can be (KIP-1071; `sticky` in Kafka).
+"""Assigns the tasks of a Streams application to its members, with few changes (KIP-1071; `sticky` in Kafka).
 
-Active tasks first, each to exactly one member: to whom they belonged, if it has room; to one that stood by
-for them; to the process with the least load. Standby tasks then, to processes that have the task in no role.
-A process's load is its tasks over its members: a thread more is a share more.
+Active tasks come first, each for exactly one member: its previous owner, if that has room; else a member that
+had it as a standby; else a member of the process with the least load. Standby tasks follow, in processes that
+have the task in no role. A process's load is its tasks divided by its members.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TaskMember(msgspec.Struct, frozen=True):
 
 
 class TaskGroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's members, its tasks, and how many shall stand by for each task that keeps state.
+    """A group's members, its tasks, and the number of standbys of each stateful task.
 
     The order of the members decides ties, as that of Kafka's hash maps does.
     """
@@ -38,7 +38,7 @@ class TaskGroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sticky(spec: TaskGroupSpec) -> dict[MemberId, Tasks]:
-    """The target of each member.
+    """Return the target of each member.
 
     :raises ValueError: if there are tasks but no members.
     """
@@ -50,7 +50,7 @@ def sticky(spec: TaskGroupSpec) -> dict[MemberId, Tasks]:
 
 
 class _Process:
-    """What a process has got so far."""
+    """The tasks of one process so far, and its load."""
 
     def __init__(self) -> None:
         self.counts: dict[MemberId, int] = {}
@@ -64,7 +64,7 @@ class _Process:
         self.counts[member_id] = 0
 
     def add(self, member_id: MemberId, task: TaskId[str]) -> int:
-        """Give a task to one of its members, who then has that many."""
+        """Give a task to one of its members, and return the member's number of tasks."""
         self._by_load = None
         return self._add(member_id, task)
 
@@ -76,7 +76,8 @@ class _Process:
         return self.counts[member_id]
 
     def add_to_least_loaded(self, task: TaskId[str]) -> tuple[MemberId, int]:
-        """Give a task to the member that has the fewest: who that is, and how many it has then."""
+        """Give a task to the member with the fewest tasks; return that member, and its new number of
+        tasks."""
         if len(self.counts) == 1:
             (only,) = self.counts
             return only, self._add(only, task)
@@ -120,7 +121,7 @@ class _Assignment:
         return self._process_of[member_id].counts[member_id]
 
     def _filled_active(self, count: int) -> None:
-        """A member that reached the quota is out: the others share what is left."""
+        """Exclude a member that reached the quota: the other members share the rest."""
         if count == self._active_quota:
             self._active_members -= 1
             self._active_left -= count
@@ -133,7 +134,7 @@ class _Assignment:
             self._quota = _share(self._tasks_left, self._members)
 
     def assign_active(self) -> None:
-        """Each task to one member."""
+        """Assign each task to one member."""
         tasks = [TaskId(one, number) for one, count in self._spec.tasks.items() for number in range(count)]
         tasks.sort(key=lambda task: (task.partition, task.subtopology))
         tasks = [task for task in tasks if not self._stays(task, self._was_active.get(task))]
@@ -141,7 +142,7 @@ class _Assignment:
             task for task in tasks if not self._stays(task, self._least_loaded(self._stood_by.get(task)))
         ]
         if tasks and not self._processes:
-            raise ValueError(f"nobody is there for task {tasks[0]}")
+            raise ValueError(f"there is no member for task {tasks[0]}")
         queue = PriorityQueue(self._processes, lambda process: process.load)
         for task in sorted(tasks):
             process = queue.poll()
@@ -164,7 +165,8 @@ class _Assignment:
     def _least_loaded(
         self, members: list[MemberId] | None, task: TaskId[str] | None = None
     ) -> MemberId | None:
-        """Of members that stood by, one with little load; none if the first one's process has the `task`."""
+        """Return a member with little load that had standbys; None if the first one's process has the
+        `task`."""
         if not members:
             return None
         first = found = members[0]
@@ -180,7 +182,7 @@ class _Assignment:
         return found
 
     def assign_standby(self) -> None:
-        """As many as there shall be, each in another process; fewer if there are not so many processes."""
+        """Assign the standbys of each task, each in another process; fewer if there are fewer processes."""
         wanted = self._spec.num_standby_replicas
         tasks = [
             TaskId(one, number)
@@ -202,7 +204,8 @@ class _Assignment:
                     break
 
     def _stands_by_again(self, task: TaskId[str]) -> bool:
-        """Give the standby task to who had it, in any role, if that is possible."""
+        """Give the standby task to a member that had the task in any role; return true if that is
+        possible."""
         before = self._was_active.get(task)
         if before is not None and task not in self._process_of[before].tasks and self._has_room(before):
             self._give_standby(before, task)
@@ -238,7 +241,7 @@ class _Assignment:
         return found
 
     def result(self) -> dict[MemberId, Tasks]:
-        """What each member has got."""
+        """Return the tasks of each member."""
         return {
             member_id: Tasks(_grouped(self._active[member_id]), _grouped(self._standby[member_id]))
             for member_id in self._spec.members

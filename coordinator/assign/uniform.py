@@ -1,9 +1,9 @@
-"""The `uniform` assignor where all members subscribe to the same topics.
+"""The `uniform` assignor for groups whose members all subscribe to the same topics.
 
-Members keep what they have up to their quota, in the order of the specification; what is free goes to
-those below theirs. Sizes differ by at most one, and no partition moves that need not. A target that stays
-as it is stays the same object, so that a caller may tell by identity; the cost of a join is one look at
-each member, not at each partition. (Kafka's UniformAssignor, KIP-848 Server-side Assignors.)
+Members keep what they have up to their quota, in the order of the specification; free partitions go to
+members below their quota. Sizes differ by at most one, and no partition moves without need. An unchanged
+target stays the same object, so that a caller can compare by identity. A join costs one look at each member,
+not at each partition. (Kafka's UniformAssignor, KIP-848 Server-side Assignors.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitio
 
 
 def uniform(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
-    """A balanced target that moves as few partitions as it can; every member is in it."""
+    """Return a balanced target that moves as few partitions as it can; every member is in it."""
     if not spec.subscriptions:
         return {}
     if len(spec.subscriptions) == 1:
@@ -55,10 +55,11 @@ def _uniform_equal(spec: GroupSpec) -> dict[MemberId, Partitions]:
 def _quotas(
     target: Mapping[MemberId, Partitions], sizes: Sequence[int], total: int
 ) -> tuple[list[tuple[MemberId, int]], list[tuple[MemberId, int]]]:
-    """Who holds more than its quota, with that quota; and who holds less, with what is missing.
+    """Return the members above their quota, with that quota, and those below it, with the number that is
+    missing.
 
-    `extra` members may hold one more than the others. Whoever has it keeps it, first come first served; a
-    member that cannot use it passes it on as long as enough members follow that may.
+    `extra` members may hold one more than the others. Members that hold it already keep it, in their order. A
+    member that cannot use it passes it on, as long as enough later members may take it.
     """
     share, extra = divmod(total, len(sizes))
     surplus = []
@@ -87,7 +88,7 @@ def _within(held: Partitions, subscribed: frozenset[TopicId]) -> Partitions:
 def _unassigned(
     spec: GroupSpec, topics: Sequence[TopicId], target: Mapping[MemberId, Partitions]
 ) -> list[tuple[TopicId, Sequence[int]]]:
-    """The partitions in nobody's target, topic by topic, ascending."""
+    """Return the partitions that are in no target, topic by topic, ascending."""
     free: dict[TopicId, bytearray] = {}
     for held in target.values():
         for topic, numbers in held.items():
@@ -112,7 +113,7 @@ class _Free:
         self._within_run = 0
 
     def trim(self, held: Partitions, quota: int) -> Partitions:
-        """The first `quota` partitions of a target; the others are free from now on, last in order."""
+        """Return the first `quota` partitions of a target; the others are free from now on, last in order."""
         kept = {}
         for topic, numbers in held.items():
             if quota > 0:
@@ -123,7 +124,7 @@ class _Free:
         return kept
 
     def fill(self, held: Partitions, missing: int) -> Partitions:
-        """A target with so many free partitions more."""
+        """Return a target with `missing` more partitions."""
         filled = dict(held)
         while missing:
             topic, numbers = self._runs[self._run]

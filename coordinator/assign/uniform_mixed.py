@@ -1,9 +1,9 @@
-"""The `uniform` assignor where members subscribe to different topics.
+"""The `uniform` assignor for groups whose members subscribe to different topics.
 
 Three steps: take away what a member no longer subscribes to; give each free partition to the least loaded
 subscriber of its topic; then, topic by topic, move partitions from the most to the least loaded subscriber
-while they differ by more than one. Loads count all topics. There is no global optimum: two members that
-share no topic never exchange anything. (Kafka's UniformHeterogeneousAssignmentBuilder.)
+while they differ by more than one. Loads count all topics. There is no global optimum: two members that share
+no topic never exchange anything. (Kafka's UniformHeterogeneousAssignmentBuilder.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ _NOBODY = -1
 
 
 def uniform_mixed(spec: GroupSpec) -> dict[MemberId, Partitions]:
-    """A target balanced within each topic; every member is in it, unchanged targets are the same objects."""
+    """Return a target balanced within each topic; every member is in it, unchanged targets are the same
+    objects."""
     return _Balancer(spec).target()
 
 
@@ -89,7 +90,7 @@ class _Balancer:
                 self._give(topic, number, receiver)
 
     def _balance(self, topic: TopicId) -> bool:
-        """Moves partitions of one topic until its subscribers are balanced; whether any moved."""
+        """Move partitions of one topic until its subscribers are balanced; return true if any moved."""
         order = self._by_load(topic)
         if self._loads[order[-1]] - self._loads[order[0]] <= 1:
             return False
@@ -124,10 +125,10 @@ class _Balancer:
 
 
 def _lightest_first(order: Sequence[int], loads: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Receivers for ever, with the load that each has: all of the lowest level once, then a level up.
+    """Yield receivers forever, with the load of each: all members of the lowest level once, then a level up.
 
-    `order` ascends by load. Members that the level has not reached are read from `loads` when it does, so
-    it may be the live list.
+    `order` ascends by load. Members that the level has not reached are read from `loads` when it does, so it
+    may be the live list.
     """
     end = 0
     level = loads[order[0]]
@@ -142,9 +143,9 @@ def _lightest_first(order: Sequence[int], loads: Sequence[int]) -> Iterator[tupl
 def _heaviest_first(
     order: Sequence[int], loads: Sequence[int], holdings: Mapping[int, Sequence[int]]
 ) -> Iterator[tuple[int, int]]:
-    """Givers, with the load that each has: all of the highest level once, then a level down.
+    """Yield givers, with the load of each: all members of the highest level once, then a level down.
 
-    Members without a holding (any more) are passed over; the end is when nobody has one.
+    Members that have no partition of the topic (any more) are skipped. It ends when no member has one.
     """
     waiting = [index for index in order if holdings.get(index)]
     ready: list[int] = []

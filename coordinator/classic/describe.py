@@ -17,7 +17,8 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 
 
 def describe(group: ClassicGroup) -> DescribedClassicGroup:
-    """The group with its members, and what they got last. What they said is shown while it is Stable."""
+    """Describe the group with its members and their last assignments. Metadata is shown while the group is
+    Stable."""
     stable = group.is_in(ClassicGroupState.STABLE)
     return DescribedClassicGroup(
         group_id=group.group_id,
@@ -39,12 +40,12 @@ def describe(group: ClassicGroup) -> DescribedClassicGroup:
 
 
 def simple(group_id: str) -> DescribedClassicGroup:
-    """A group that consists of committed offsets only."""
+    """Return a group that consists of committed offsets only."""
     return DescribedClassicGroup(group_id=group_id, group_state=ClassicGroupState.EMPTY)
 
 
 def missing(group_id: str, message: str) -> DescribedClassicGroup:
-    """The answer for a group that is not there, or is none of this kind."""
+    """Return the response for a group that does not exist, or is of another kind."""
     return DescribedClassicGroup(
         group_id=group_id,
         group_state=ClassicGroupState.DEAD,
@@ -54,7 +55,7 @@ def missing(group_id: str, message: str) -> DescribedClassicGroup:
 
 
 def listed(group: ClassicGroup) -> ListedGroup:
-    """The group's row in ListGroups."""
+    """Return the group's row in ListGroups."""
     return ListedGroup(
         group_id=group.group_id,
         protocol_type=group.protocol_type or "",
@@ -77,7 +78,7 @@ def members(group: ClassicGroup) -> list[GroupMember]:
                     sorted(TopicPartition(name, n) for name, numbers in assigned.items() for n in numbers)
                 )
         except MalformedConsumerProtocol:
-            pass  # of another protocol type, such as Connect's: what it says is its own business
+            pass  # of another protocol type, such as Connect's: its bytes have another format
         found.append(
             GroupMember(
                 member_id=member_id,
@@ -95,7 +96,7 @@ def members(group: ClassicGroup) -> list[GroupMember]:
 
 
 def subscribed(metadata: bytes) -> frozenset[str]:
-    """Return the topics of a consumer's subscription; none if it can't be read."""
+    """Return the topics of a consumer's subscription; no topics if it can't be read."""
     try:
         return frozenset(read_subscription(metadata).topics)
     except MalformedConsumerProtocol:

@@ -1,7 +1,7 @@
-"""A classic group in memory: its members, its generation, and who is waited for.
+"""A classic group in memory: its members, its generation, and the members it waits for.
 
-Most of it is soft: a group changes through a whole round before anything is written. What is durable is the
-`GroupMetadataValue` of its last complete generation; in the states Stable and Empty the two agree.
+Most of it is soft state: a group goes through a whole round before anything is written. Its hard state is the
+`GroupMetadataValue` of its last complete generation. In the states Stable and Empty the two agree.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _State = ClassicGroupState
 
 
 class ClassicGroup:
-    """One classic group. Member order is the order in which members came."""
+    """One classic group. Members are in the order in which they joined."""
 
     __slots__ = (
         "generation",
@@ -53,10 +53,10 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = _State.EMPTY
         self.state_timestamp_ms = now_ms
-        """When it came into its state."""
+        """Time at which the group entered its state, in ms."""
         self.generation = 0
         self.protocol_type: str | None = None
-        """Every member's; None until somebody joined."""
+        """The protocol type of all members; None until a member joins."""
         self.protocol: str | None = None
         """The one that this generation uses."""
         self.leader: MemberId | None = None
@@ -64,23 +64,24 @@ class ClassicGroup:
         self.static_members: dict[str, MemberId] = {}
         """Member ids by instance id."""
         self.offers: dict[str, int] = {}
-        """How many members offer each protocol."""
+        """Number of members that offer each protocol."""
         self.joined = 0
-        """How many members wait for the others to join."""
+        """Number of members that wait for the others to join."""
         self.pending_joins: dict[MemberId, None] = {}
-        """Ids that were given out, and that nobody joined with yet."""
+        """Ids that were given out, and with which no client has joined yet."""
         self.pending_syncs: dict[MemberId, None] = {}
-        """Members that have yet to ask for their assignment in this generation."""
+        """Members that have not asked for their assignment in this generation yet."""
         self.new_member_added = False
-        """True if a member came since the initial delay was last extended."""
+        """True if a member joined since the initial delay was last extended."""
         self.initial_delay: tuple[int, int] | None = None
-        """While an empty group's first members gather: the delay that runs, and what may follow it."""
+        """The delay that runs and the time that may follow it, while the first members of an empty group
+        join."""
         self.subscribed_topics: frozenset[str] | None = None
         """Topics of all members' subscriptions in this generation; None if they can't be read."""
 
     @classmethod
     def loaded(cls, group_id: str, value: GroupMetadataValue) -> ClassicGroup:
-        """The group that a record holds."""
+        """Return the group that a record holds."""
         group = cls(group_id, value.current_state_timestamp_ms)
         group.generation = value.generation
         group.protocol_type = value.protocol_type or None
@@ -94,7 +95,8 @@ class ClassicGroup:
         return group
 
     def value(self, assignments: Mapping[MemberId, bytes]) -> GroupMetadataValue:
-        """The record of this generation with these assignments; a member without one is given nothing."""
+        """Return the record of this generation with these assignments; a member without one has an empty
+        assignment."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,
@@ -109,13 +111,13 @@ class ClassicGroup:
 
     @property
     def assignments(self) -> dict[MemberId, bytes]:
-        """What each member was given."""
+        """The assignment of each member, as bytes."""
         return {member_id: member.assignment for member_id, member in self.members.items()}
 
     def move(self, event: ClassicGroupEvent, now_ms: int) -> None:
-        """Go where the event leads.
+        """Change to the state that the event leads to.
 
-        :raises IllegalTransition: if it leads nowhere.
+        :raises IllegalTransition: if it leads to no state.
         """
         self.state = CLASSIC_GROUP_TABLE.next(self.state, event)
         self.state_timestamp_ms = now_ms
@@ -126,12 +128,12 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether its members are consumers, whose bytes can be read."""
+        """True if its members are consumers, whose subscriptions and assignments the coordinator can read."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to join."""
+        """The longest rebalance timeout of its members, in ms; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -149,7 +151,7 @@ class ClassicGroup:
         )
 
     def check_member(self, member_id: MemberId, instance_id: str | None) -> ClassicGroupMember:
-        """The member of that id, which must hold the instance id if one is given.
+        """Return the member of that id, which must hold the instance id if one is given.
 
         :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds it.
         """
@@ -164,11 +166,11 @@ class ClassicGroup:
                 )
         member = self.members.get(member_id)
         if member is None:
-            raise _unknown(f"{member_id} is no member of group {self.group_id}.")
+            raise _unknown(f"{member_id} is not a member of group {self.group_id}.")
         return member
 
     def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
-        """Take in a member; the first one leads, and says what kind of group it is."""
+        """Add a member; the first one leads, and sets the group's protocol type."""
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader is None:
@@ -189,27 +191,27 @@ class ClassicGroup:
                 del self.offers[name]
 
     def offer(self, member: ClassicGroupMember, protocols: tuple[JoinGroupProtocol, ...]) -> None:
-        """Let a member say something else of itself."""
+        """Replace the protocols that a member offers."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
     def park_join(self, member: ClassicGroupMember, token: Token) -> Token | None:
-        """Let a JoinGroup request wait; answers the one of the member that waited so far."""
+        """Park a JoinGroup request; return the member's request that waited before, if any."""
         before, member.join = member.join, token
         self.joined += before is None
         return before
 
     def release_join(self, member: ClassicGroupMember) -> Token | None:
-        """The member's JoinGroup request that waits, if any; it waits no longer."""
+        """Return the member's parked JoinGroup request, if any; it is not parked any more."""
         token, member.join = member.join, None
         self.joined -= token is not None
         return token
 
     def remove(self, member_id: MemberId) -> None:
-        """Take out a member, or an id that was given out; the next member leads if it did.
+        """Remove a member, or an id that was given out. If it led, the next member leads.
 
-        Its requests must wait no longer.
+        Its parked requests must have been released.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -222,7 +224,7 @@ class ClassicGroup:
         self.pending_syncs.pop(member_id, None)
 
     def rename(self, instance_id: str, old_id: MemberId, new_id: MemberId) -> ClassicGroupMember:
-        """Give a static member, which came back, the id it has now; it keeps its place and its role."""
+        """Give a static member that returned its new id; it keeps its place and its role."""
         member = self.members[old_id]
         self.members = {new_id if key == old_id else key: value for key, value in self.members.items()}
         member.member_id = new_id
@@ -235,7 +237,7 @@ class ClassicGroup:
         return member
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader has joined; False if nobody has."""
+        """Make sure that the leader has joined; return false if no member has."""
         if self.leader is None:
             return False
         if self.members[self.leader].join is not None:
@@ -247,11 +249,12 @@ class ClassicGroup:
         return True
 
     def protocol_of_next_generation(self) -> str:
-        """The protocol with the most votes: each member's is for the one it likes best of those all offer.
+        """Return the protocol with the most votes. Each member votes for the protocol it prefers of those all
+        offer.
 
-        Of those with as many, the one that a Java hash map has first.
+        If several have as many votes, it is the one that a Java hash map has first.
 
-        :raises ValueError: if the members have none in common.
+        :raises ValueError: if the members have no protocol in common.
         """
         common = {name for name, count in self.offers.items() if count == len(self.members)}
         votes = Counter(member.vote(common) for member in self.members.values())
@@ -259,7 +262,7 @@ class ClassicGroup:
         return next(name for name in hash_map_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
-        """Begin a generation of those who are there; without members the group becomes empty."""
+        """Begin a generation of the members that are there; without members the group becomes empty."""
         self.generation += 1
         self.initial_delay = None
         if self.members:
@@ -290,7 +293,7 @@ class ClassicGroup:
         return topic in self.subscribed_topics
 
     def roster(self) -> tuple[JoinGroupMember, ...]:
-        """All members with what they say of themselves: what the leader assigns by."""
+        """Return all members with their metadata, which the leader needs to assign."""
         return tuple(
             JoinGroupMember(
                 member_id=member.member_id,

@@ -1,4 +1,4 @@
-"""All classic groups of a coordinator: what records say of them, what runs in memory, and their timers."""
+"""All classic groups of a coordinator: their records, their state in memory, and their timers."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind, Timers
 
 
 class ClassicGroups(GroupKind):
-    """Takes events about classic groups, and the records that they led to.
+    """Handles events about classic groups, and applies the resulting records.
 
-    `stored` is hard state: what the records say. `groups` is what runs: it is ahead of the records while a
-    group rebalances, and is made from them on load.
+    `stored` is hard state, from the records. `groups` is the running state: it is ahead of the records while
+    a group rebalances, and is made from them on load.
     """
 
     __slots__ = ("_config", "_groups", "_now_ms", "_step", "_stored", "groups", "stored", "timers")
@@ -141,7 +141,7 @@ class ClassicGroups(GroupKind):
         return self._outcome(step, None, LeaveGroupBatchResponse(members=replies))
 
     def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
-        """A member is alive: it committed, or the shell knows."""
+        """Note that a member is alive: it committed, or the shell knows."""
         group = self._groups.get(group_id)
         member = None if group is None else group.members.get(member_id)
         if (
@@ -154,29 +154,29 @@ class ClassicGroups(GroupKind):
     # Time
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
-        """Run the most overdue timer; None if none is due."""
+        """Run the most overdue timer; return None if no timer is due."""
         key = self.timers.pop_due(now_ms)
         if key is None:
             return None
         return self._time_over(key, now_ms)
 
     def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
-        """A member's session is over, whatever its timer says."""
+        """End a member's session, whatever its timer says."""
         if member_id not in self._groups[group_id].members:
             return NOTHING
         return self._time_over(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id), now_ms)
 
     def rebalance(self, group_id: str, now_ms: int) -> Outcome:
-        """A group that has members joins anew."""
+        """Make the members of a group join again."""
         step = self._begin(self._groups[group_id], now_ms)
         if step.group.members:
             rounds.start_or_complete(step)
         return self._outcome(step, None)
 
     def adopt(self, group: ClassicGroup, now_ms: int, *, rebalance: bool) -> None:
-        """Run this group once its record is written: it was one of another kind.
+        """Run a group that was of another kind, once its record is written.
 
-        Its members join anew with `rebalance`.
+        With `rebalance`, its members join again.
         """
         step = self._step = self._new_step(group, now_ms)
         if rebalance:
@@ -203,19 +203,19 @@ class ClassicGroups(GroupKind):
     # Records
 
     def appliers(self) -> Mapping[type, Applier]:
-        """Return what makes the one record of a classic group true."""
+        """Return the function that applies the one record of a classic group."""
         return {GroupMetadataKey: self.apply}
 
     def replayers(self) -> Mapping[type, Applier]:
-        """Return the same, without what runs in memory."""
+        """Return the same, without the state in memory."""
         return {GroupMetadataKey: self.replay}
 
     def hard_state(self) -> dict[str, Any]:
-        """Return what the records say, by group."""
+        """Return the content of the records, by group."""
         return dict(self._stored)
 
     def apply(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        """Make a record true, live; what waited for it happens now."""
+        """Apply a record, live; then run what waited for it."""
         now_ms = self._now_ms
         group_id = key.group_id
         if value is None:
@@ -234,14 +234,14 @@ class ClassicGroups(GroupKind):
             step.written()
 
     def replay(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        """Make a record true while a journal is read."""
+        """Apply a record while a journal is read."""
         if value is None:
             self._stored.pop(key.group_id, None)
         else:
             self._stored[key.group_id] = value
 
     def follow(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        """Let a group be what another coordinator's record says, for a coordinator that only follows."""
+        """Set a group to another coordinator's record, for a coordinator that only follows."""
         self.replay(key, value)
         if value is None:
             self._groups.pop(key.group_id, None)
@@ -249,7 +249,7 @@ class ClassicGroups(GroupKind):
             self._groups[key.group_id] = ClassicGroup.loaded(key.group_id, value)
 
     def rebuild(self, now_ms: int) -> None:
-        """Start over after a load: every member was heard just now, and nobody waits."""
+        """Start over after a load: every session starts now, and no request is parked."""
         self._groups.clear()
         self.timers.clear()
         self._step = None
@@ -257,7 +257,8 @@ class ClassicGroups(GroupKind):
             self._run(ClassicGroup.loaded(group_id, value), now_ms)
 
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Tell that the records of the last step could not be appended, and why: who is answered then."""
+        """Undo the last step, whose records could not be appended; return the responses to parked
+        requests."""
         step, self._step = self._step, None
         if step is None or step.failed is None:
             return ()
@@ -266,7 +267,7 @@ class ClassicGroups(GroupKind):
         return tuple(undo.answers)
 
     def unload(self) -> tuple[ParkedResponse, ...]:
-        """The groups have another coordinator now: all who wait are told to look for it."""
+        """Return responses to all parked requests: the groups have another coordinator now."""
         code = ErrorCode.NOT_COORDINATOR
         answers: list[ParkedResponse] = []
         for group in self._groups.values():
@@ -297,20 +298,20 @@ class ClassicGroups(GroupKind):
     def check_commit(
         self, group: ClassicGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> None:
-        """Fence an OffsetCommit by the generation; the member counts as heard."""
+        """Fence an OffsetCommit by the generation; it also restarts the member's session."""
         if offset_fencing.check_commit(group, request) is not None:
             self.heard(request.group_id, request.member_id, now_ms)
 
     def may_delete_offsets(self, group: ClassicGroup) -> bool:
-        """Return whether offsets of topics without subscribers may be deleted."""
+        """Return true if offsets of topics without subscribers may be deleted."""
         return offset_fencing.may_delete_offsets(group)
 
     def offsets_may_expire(self, group: ClassicGroup) -> bool:
-        """Return whether the group's offsets expire as it is now."""
+        """Return true if the group's offsets may expire in its present state."""
         return offset_fencing.offsets_may_expire(group)
 
     def retained_since_ms(self, group: ClassicGroup) -> int | None:
-        """Return from when the age of an offset counts; None for its commit."""
+        """Return the time from which an offset's age counts, in ms; None if it counts from the commit."""
         return offset_fencing.retained_since_ms(group)
 
     def epoch(self, group: ClassicGroup) -> int:
@@ -328,11 +329,11 @@ class ClassicGroups(GroupKind):
         return group.members.keys() | group.pending_joins.keys()
 
     def member_state(self, group: ClassicGroup) -> str:
-        """Return how far the members have come with their round."""
+        """Return the state of the members in their round."""
         return _MEMBER_STATES.get(group.state, "JOINING")
 
     def may_read(self, group: ClassicGroup, topic: str) -> bool:
-        """Return whether a member asks for the topic with any of its protocols."""
+        """Return true if a member subscribes to the topic in any of its protocols."""
         return group.uses_consumer_protocol and any(
             topic in describe.subscribed(protocol.metadata)
             for member in group.members.values()
@@ -340,7 +341,7 @@ class ClassicGroups(GroupKind):
         )
 
     def _run(self, group: ClassicGroup, now_ms: int) -> None:
-        """From now on the members of the group must be heard."""
+        """Run the group: start the sessions of its members."""
         self._groups[group.group_id] = group
         step = self._new_step(group, now_ms)
         for member in group.members.values():
@@ -349,7 +350,7 @@ class ClassicGroups(GroupKind):
             rounds.start(step)
 
     def _forget_group(self, undo: ClassicStep, _code: ErrorCode) -> None:
-        """The group is gone, with all timers of it."""
+        """Delete the group and all its timers."""
         group = undo.group
         del self._groups[group.group_id]
         for member_id in (*group.members, *group.pending_joins):
@@ -365,7 +366,7 @@ class ClassicGroups(GroupKind):
         return ClassicStep(group, self.timers, self._config, now_ms)
 
     def _outcome(self, step: ClassicStep, token: Token | None, reply: Response | None = None) -> Outcome:
-        """The step's value. If the request itself is answered already, that is the reply."""
+        """Return the outcome of the step. If the step responds to the request itself, that is the reply."""
         if step.records:
             self._step = step
         effects: list[Effect] = []

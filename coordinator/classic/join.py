@@ -15,13 +15,13 @@ from fencepost.coordinator.protocol.ids import MemberId
 MEMBER_ID_REQUIRED_VERSION = 4
 """From this version on a dynamic member is given its id first, and joins with it then (KIP-394)."""
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this version on a leader that only came back can be told to leave the assignment alone (KIP-814)."""
+"""The version from which a leader that only rejoined can be told to keep the assignment (KIP-814)."""
 
 _State = ClassicGroupState
 
 
 def check_request(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> None:
-    """The checks that need no group.
+    """Run the checks that need no group.
 
     :raises ProtocolError: INVALID_GROUP_ID or INVALID_SESSION_TIMEOUT.
     """
@@ -36,14 +36,14 @@ def check_request(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> 
 
 
 def new_member_id(request: JoinGroupRequest) -> MemberId:
-    """The id of a member that joins without one."""
+    """Return the id of a member that joins without one."""
     return f"{request.client_id if request.instance_id is None else request.instance_id}-" + (
         request.new_member_suffix
     )
 
 
 def join(step: ClassicStep, request: JoinGroupRequest) -> None:
-    """Take a member in or refuse it; it is answered now or when the round ends.
+    """Add a member or refuse it; the response is sent now or when the round ends.
 
     :raises ProtocolError: if it is refused.
     """
@@ -78,7 +78,8 @@ def join(step: ClassicStep, request: JoinGroupRequest) -> None:
 
 
 def _has_room(group: ClassicGroup, member_id: MemberId, max_size: int) -> bool:
-    """Whether the group takes the member; in a round those who wait already count, not those expected."""
+    """Return true if the group has room for the member. During a round, count the members that wait in
+    JoinGroup, not those that are expected."""
     member = group.members.get(member_id)
     match group.state:
         case _State.EMPTY | _State.DEAD:
@@ -90,7 +91,7 @@ def _has_room(group: ClassicGroup, member_id: MemberId, max_size: int) -> bool:
 
 
 def _join_known(step: ClassicStep, request: JoinGroupRequest) -> None:
-    """A member that has an id: from an earlier generation, or from the answer that gave it one."""
+    """Let a member join that has an id: from an earlier generation, or from the response that assigned it."""
     group, member_id = step.group, request.member_id
     if member_id in group.pending_joins and request.instance_id is None:
         _add(step, request, member_id)
@@ -115,7 +116,7 @@ def _join_known(step: ClassicStep, request: JoinGroupRequest) -> None:
 
 
 def _join_static(step: ClassicStep, request: JoinGroupRequest, instance_id: str) -> None:
-    """A static member without an id is a new one, or one that was restarted (KIP-345)."""
+    """Let a static member without an id join: it is new, or was restarted (KIP-345)."""
     group = step.group
     old_id = group.static_members.get(instance_id)
     new_id = new_member_id(request)
@@ -133,7 +134,7 @@ def _add(step: ClassicStep, request: JoinGroupRequest, member_id: MemberId) -> N
         group.new_member_added = True
     group.add(member, request.protocol_type)
     group.park_join(member, request.token)
-    # A client that gave up and joins anew leaves this member behind, and nobody could tell.
+    # A client that gives up and joins again under another id leaves this member behind unnoticed.
     step.set_session(member_id, CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS)
     rounds.start_or_complete(step)
 
@@ -153,7 +154,8 @@ def _update(step: ClassicStep, member: ClassicGroupMember, request: JoinGroupReq
 def _replace(
     step: ClassicStep, request: JoinGroupRequest, instance_id: str, old_id: MemberId, new_id: MemberId
 ) -> None:
-    """A static member came back under another id. If nothing else is new, nobody else has to know."""
+    """Replace a static member that returned under another id. If nothing else is new, the others don't
+    rebalance."""
     group = step.group
     old_leader = group.leader or ""
     member = group.members[old_id]
@@ -183,7 +185,7 @@ def _replace(
                 request.token,
                 _in_generation(group, new_id, group.leader or "", skip_assignment=True)
                 if request.api_version >= SKIP_ASSIGNMENT_VERSION
-                # An old client would assign anew if it was told that it leads.
+                # An old client that learns that it leads would assign again.
                 else _in_generation(group, new_id, old_leader, roster=False),
             )
         case _State.STABLE | _State.COMPLETING_REBALANCE:
@@ -200,7 +202,7 @@ def _in_generation(
     skip_assignment: bool = False,
     roster: bool = True,
 ) -> JoinGroupResponse:
-    """The answer to a member that is in the generation already."""
+    """Return the response to a member that is already in the generation."""
     leads = roster and member_id == leader
     return JoinGroupResponse(
         generation=group.generation,

@@ -1,4 +1,4 @@
-"""One member of a classic group, as its coordinator has it in memory."""
+"""One member of a classic group, in its coordinator's memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember
 
 
 class ClassicGroupMember:
-    """What a member said of itself, what it was given, and which of its requests wait.
+    """A member of a classic group: what it sent about itself, its assignment, and its parked requests.
 
-    After a load only the protocol that the group had chosen is known of its protocols.
+    After a load, the only protocol known of it is the one that the group had chosen.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class ClassicGroupMember:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        """Whether it waits in its first join: nobody but the answer can tell it its id."""
+        """True while it waits in its first join: only the JoinGroup response can give it its id."""
         self.join: Token | None = None
         """The JoinGroup request of it that waits."""
         self.sync: Token | None = None
@@ -58,7 +58,7 @@ class ClassicGroupMember:
 
     @classmethod
     def joining(cls, member_id: MemberId, request: JoinGroupRequest) -> ClassicGroupMember:
-        """The member that a request makes."""
+        """Return the member that a request makes."""
         return cls(
             member_id,
             instance_id=request.instance_id,
@@ -71,7 +71,7 @@ class ClassicGroupMember:
 
     @classmethod
     def loaded(cls, record: GroupMetadataMember, protocol: str | None) -> ClassicGroupMember:
-        """The member that a record holds."""
+        """Return the member that a record holds."""
         return cls(
             record.member_id,
             instance_id=record.instance_id,
@@ -84,7 +84,7 @@ class ClassicGroupMember:
         )
 
     def record(self, protocol: str | None, assignment: bytes) -> GroupMetadataMember:
-        """The member for a GroupMetadata record, with the assignment that it will have."""
+        """Return the member for a GroupMetadata record, with the assignment that it will have."""
         return GroupMetadataMember(
             member_id=self.member_id,
             instance_id=self.instance_id,
@@ -97,7 +97,7 @@ class ClassicGroupMember:
         )
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself in that protocol; nothing if it does not offer it."""
+        """Return the member's metadata for that protocol; empty if it does not offer the protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     def says_the_same(self, protocols: Sequence[JoinGroupProtocol]) -> bool:
@@ -105,7 +105,7 @@ class ClassicGroupMember:
         return self.protocols == tuple(protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Which of the candidates it prefers.
+        """Return the candidate that the member prefers.
 
         :raises ValueError: if it offers none of them.
         """

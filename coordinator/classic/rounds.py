@@ -1,8 +1,8 @@
 """Rounds of joining: how a rebalance starts, and how a generation begins.
 
-A round ends when every member has joined and no id that was given out is open, or when the slowest member's
-rebalance time-out is over. A group that was empty waits a little for its first members instead, and a little
-longer while more of them come.
+A round ends when every member has joined and every id that was given out is used. It ends at the latest after
+the rebalance timeout of the slowest member. An empty group waits a little for its first members instead, and
+a little longer while more of them join.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def start(step: ClassicStep) -> None:
 
 
 def start_or_complete(step: ClassicStep) -> None:
-    """A member came, went or changed: start a rebalance, or complete the one that runs."""
+    """Start a rebalance after a member joined, left or changed, or complete the one that runs."""
     if step.group.is_in(_State.PREPARING_REBALANCE):
         complete_if_all_joined(step)
     else:
@@ -43,14 +43,14 @@ def start_or_complete(step: ClassicStep) -> None:
 
 
 def complete_if_all_joined(step: ClassicStep) -> None:
-    """Complete the round unless someone is waited for, or the first members still gather."""
+    """Complete the round, unless the group waits for a member, or the first members are still joining."""
     group = step.group
     if group.is_in(_State.PREPARING_REBALANCE) and group.initial_delay is None and group.has_all_joined:
         complete(step)
 
 
 def join_time_over(step: ClassicStep) -> None:
-    """The time to join is over; while the first members gather, it is extended if one came meanwhile."""
+    """End the time to join. While the first members join, extend it if another one joined meanwhile."""
     group = step.group
     if group.initial_delay is not None and group.new_member_added:
         delay_ms, remaining_ms = group.initial_delay
@@ -75,7 +75,7 @@ def complete(step: ClassicStep) -> None:
         if member.join is None and member.instance_id is None:
             step.remove(member)
     if not group.elect_joined_leader() and group.members:
-        # Only static members are left, and none of them joined: their sessions decide about them.
+        # Only static members are left, and none of them joined: the end of their sessions removes them.
         step.set_timer(GroupTimerKind.JOIN, group.rebalance_timeout_ms)
         return
     group.next_generation(step.now_ms)
@@ -100,7 +100,7 @@ def complete(step: ClassicStep) -> None:
 
 
 def sync_time_over(step: ClassicStep) -> None:
-    """Members that did not ask for their assignment in time are removed, and the others join again."""
+    """Remove members that did not ask for their assignment in time; the others join again."""
     group = step.group
     late = [group.members[member_id] for member_id in group.pending_syncs]
     if late:
@@ -110,7 +110,7 @@ def sync_time_over(step: ClassicStep) -> None:
 
 
 def fail_syncs(step: ClassicStep, code: ErrorCode) -> None:
-    """Tell those who wait for their assignment that there will be none; what they had is void."""
+    """Send an error to members that wait for their assignment; their previous assignments become void."""
     for member in step.group.members.values():
         member.assignment = b""
         token, member.sync = member.sync, None
@@ -119,5 +119,5 @@ def fail_syncs(step: ClassicStep, code: ErrorCode) -> None:
 
 
 def answer_sync_error(step: ClassicStep, token: Token | None, code: ErrorCode) -> bool:
-    """Answer a SyncGroup request, if one waits, that there is no assignment; whether one did."""
+    """Respond to a parked SyncGroup request with an error; return true if one was parked."""
     return step.answer(token, SyncGroupResponse(error_code=code))

@@ -1,4 +1,4 @@
-"""Heartbeat, LeaveGroup, and sessions that end: how a group hears of its members, and loses them."""
+"""Heartbeat, LeaveGroup, and sessions that end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _State = ClassicGroupState
 
 
 def heartbeat(step: ClassicStep, request: HeartbeatRequest) -> None:
-    """The member is alive.
+    """Handle a heartbeat: restart the member's session.
 
     :raises ProtocolError: REBALANCE_IN_PROGRESS if it must join again, or the error that fences it.
     """
@@ -34,7 +34,7 @@ def heartbeat(step: ClassicStep, request: HeartbeatRequest) -> None:
 def check_generation(
     group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
 ) -> ClassicGroupMember:
-    """The member, which must know the group's generation.
+    """Return the member, which must know the group's generation.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
     """
@@ -48,7 +48,7 @@ def check_generation(
 
 
 def session_over(step: ClassicStep, member_id: MemberId) -> None:
-    """The session of a member, or of an id that was given out, has ended.
+    """End the session of a member, or of an id that was given out.
 
     Those whose request waits are alive. Only a new one that waits too long is given up: it may have joined
     again without knowing its id.
@@ -65,7 +65,7 @@ def session_over(step: ClassicStep, member_id: MemberId) -> None:
 
 
 def leave(step: ClassicStep, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode, ...]:
-    """Remove members for good; what each is told. The others rebalance once for all of them."""
+    """Remove members for good, and return the result of each. The others rebalance once for all of them."""
     codes = tuple(_leave(step, request) for request in requests)
     if ErrorCode.NONE in codes and not step.group.is_in(_State.EMPTY, _State.DEAD):
         rounds.start_or_complete(step)
@@ -76,7 +76,7 @@ def _leave(step: ClassicStep, request: LeaveGroupRequest) -> ErrorCode:
     group = step.group
     member_id = request.member_id
     if not member_id:
-        # An administrator who removes a static member knows its instance id only.
+        # An administrator who removes a static member only knows its instance id.
         member_id = group.static_members.get(request.instance_id or "", "")
     elif member_id in group.pending_joins:
         group.remove(member_id)

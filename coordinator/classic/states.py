@@ -27,7 +27,7 @@ class ClassicGroupState(enum.StrEnum):
 
 
 class ClassicGroupEvent(enum.StrEnum):
-    """What moves a classic group."""
+    """An event that moves a classic group from one state to another."""
 
     REBALANCE_STARTED = "rebalance started"
     """A member joined, left, changed or rejoined as leader; or writing an assignment failed."""

@@ -1,4 +1,4 @@
-"""One event's work on a classic group: who is answered, what is written, and what follows from that."""
+"""One event's work on a classic group: its responses, its records, and what follows from them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ ClassicTimers = Timers[GroupTimerKey]
 
 
 class ClassicStep:
-    """What one event does to one group, as it is being worked out.
+    """The effect of one event on one group, while it is worked out.
 
-    The group changes at once where that is soft. `written` and `failed` hold what depends on the fate of
-    `records`: one of them runs when these were applied, or could not be appended.
+    Soft state of the group changes at once. What depends on `records` is in `written`, which runs when they
+    were applied, and in `failed`, which runs when they could not be appended.
     """
 
     __slots__ = ("answers", "config", "failed", "group", "now_ms", "records", "timers", "written")
@@ -37,42 +37,42 @@ class ClassicStep:
         self.records: tuple[Record, ...] = ()
         self.written: Callable[[], None] | None = None
         self.failed: Callable[[ClassicStep, ErrorCode], None] | None = None
-        """Works on a step of its own, which writes nothing."""
+        """Called with a new step, which writes nothing."""
 
     def write(self, value: GroupMetadataValue | None) -> None:
-        """Write the group down; None ends it."""
+        """Write the group's record; None ends the group."""
         self.records += (Record(GroupMetadataKey(self.group.group_id), value),)
 
     def answer(self, token: Token | None, response: JoinGroupResponse | SyncGroupResponse) -> bool:
-        """Answer a request if one waits; whether one did."""
+        """Respond to a request if one is parked; return true if one was."""
         if token is None:
             return False
         self.answers.append(ParkedResponse(token=token, response=response))
         return True
 
     def restart_session(self, member: ClassicGroupMember) -> None:
-        """The member was heard."""
+        """Restart the member's session, as the coordinator received a request from it."""
         self.set_session(member.member_id, member.session_timeout_ms)
 
     def set_session(self, member_id: MemberId, length_ms: int) -> None:
-        """The member, or whoever got that id, has so long to be heard."""
+        """Set the session timer of the member, or of the client that was given the id."""
         key = GroupTimerKey(GroupTimerKind.SESSION, self.group.group_id, member_id)
         self.timers.set(key, self.now_ms + length_ms)
 
     def end_session(self, member_id: MemberId) -> None:
-        """Nobody is expected to be heard under that id any more."""
+        """Cancel the session timer of that id."""
         self.timers.cancel(GroupTimerKey(GroupTimerKind.SESSION, self.group.group_id, member_id))
 
     def set_timer(self, kind: GroupTimerKind, length_ms: int) -> None:
-        """The group's join or sync phase ends after that time."""
+        """End the group's join or sync phase after that time."""
         self.timers.set(GroupTimerKey(kind, self.group.group_id), self.now_ms + length_ms)
 
     def cancel_timer(self, kind: GroupTimerKind) -> None:
-        """The phase is over."""
+        """Cancel the timer of a phase that is over."""
         self.timers.cancel(GroupTimerKey(kind, self.group.group_id))
 
     def remove(self, member: ClassicGroupMember) -> None:
-        """Take a member out of the group; requests of it that wait are told that it is unknown."""
+        """Remove a member from the group; its parked requests get UNKNOWN_MEMBER_ID."""
         unknown = ErrorCode.UNKNOWN_MEMBER_ID
         self.answer(self.group.release_join(member), JoinGroupResponse(error_code=unknown))
         sync, member.sync = member.sync, None

@@ -1,4 +1,4 @@
-"""SyncGroup: the leader brings the assignment, everybody else takes theirs."""
+"""SyncGroup: the leader sends the assignment, the other members receive theirs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _State = ClassicGroupState
 
 
 def sync(step: ClassicStep, request: SyncGroupRequest) -> None:
-    """Answer a member with its assignment, now or when the leader has brought it.
+    """Respond to a member with its assignment, now or when the leader has sent it.
 
     :raises ProtocolError: if the member is not in this generation, or the group rebalances.
     """
@@ -58,7 +58,7 @@ def _has_synced(step: ClassicStep, member: ClassicGroupMember) -> None:
 
 
 def _assign(step: ClassicStep, request: SyncGroupRequest) -> None:
-    """Write the leader's assignment; everybody who waits is answered once that is done."""
+    """Write the leader's assignment; all parked requests get their responses when it is written."""
     group = step.group
     assignments = request.assignments
     waiting = [member for member in group.members.values() if member.sync is not None]
@@ -75,7 +75,7 @@ def _assign(step: ClassicStep, request: SyncGroupRequest) -> None:
         group.move(ClassicGroupEvent.ASSIGNED, step.now_ms)
 
     def failed(undo: ClassicStep, code: ErrorCode) -> None:
-        group.members[request.member_id].sync = None  # the refusal answers it
+        group.members[request.member_id].sync = None  # the refusal is its response
         rounds.fail_syncs(undo, code)
         rounds.start(undo)
 

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _TIMEOUT = {"timeout": 30_000}
-"""How long a broker may take to make a change known."""
+"""Time that a broker may take to make a change known, in ms."""
 _REPLICAS_TIMEOUT = {"timeout": 10_000}
 _PREFERRED = 0
 

@@ -20,7 +20,7 @@ _BATCH_OVERHEAD = 12
 _LENGTH_TO_RECORDS = HEADER_BYTES - _BATCH_OVERHEAD
 _PLACE = struct.Struct(">qii")
 COMPRESSION = 0x07
-"""The bits of the attributes that say how the records are compressed."""
+"""The bits of the attributes that hold the compression."""
 LOG_APPEND_TIME = 0x08
 """The bit of the attributes that says that the log set the time (KIP-32)."""
 _TRANSACTIONAL, _CONTROL = 0x10, 0x20
@@ -39,7 +39,7 @@ _MARKER_TYPE_AT = HEADER_BYTES + 7
 
 
 class BatchHeader(NamedTuple):
-    """What stands before a batch's records, in wire order."""
+    """The fields before a batch's records, in wire order."""
 
     base_offset: int
     length: int
@@ -75,12 +75,12 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
 
 
 def load_checksum() -> None:
-    """Import what computes checksums, so that no client waits for it later."""
+    """Import the checksum code, so that no client waits for the import later."""
     _crc32c()
 
 
 def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHeader:
-    """The header of the one batch that a Produce request may bring for a partition.
+    """Return the header of the one batch that a Produce request may have for a partition.
 
     :raises ProtocolError: CORRUPT_MESSAGE or INVALID_RECORD for anything else; UNSUPPORTED_COMPRESSION_TYPE
         for zstd before version 7.
@@ -89,13 +89,13 @@ def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHea
     if api_version < _FIRST_VERSION_WITH_ZSTD and header.attributes & COMPRESSION == _ZSTD:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd in Produce version {api_version}, it came with version {_FIRST_VERSION_WITH_ZSTD}",
+            f"zstd in Produce version {api_version}, expected version {_FIRST_VERSION_WITH_ZSTD} or later",
         )
     return header
 
 
 def is_transactional(records: bytes | memoryview | None) -> bool:
-    """Whether what a producer sent says that it is part of a transaction."""
+    """Return true if a producer's records are part of a transaction."""
     if records is None or len(records) < HEADER_BYTES:
         return False
     header = BatchHeader._make(_HEADER.unpack_from(records))
@@ -108,7 +108,7 @@ def belongs_to_transaction(batch: bytes) -> bool:
 
 
 def checked_batch(records: bytes | memoryview | None, max_bytes: int) -> BatchHeader:
-    """The header of the one batch that a producer sent.
+    """Return the header of the one batch that a producer sent.
 
     :raises ProtocolError: CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE, as Kafka's LogValidator.
     """
@@ -132,7 +132,7 @@ def _header_of(records: bytes | memoryview | None) -> BatchHeader:
     if records is None or len(records) < HEADER_BYTES:
         size = 0 if records is None else len(records)
         code = ErrorCode.CORRUPT_MESSAGE if size else ErrorCode.INVALID_RECORD
-        raise ProtocolError(code, f"{size} bytes are no record batch; a batch has at least {HEADER_BYTES}")
+        raise ProtocolError(code, f"{size} bytes are not a record batch; a batch has at least {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(records))
     if header.magic != _MAGIC:
         raise ProtocolError(ErrorCode.INVALID_RECORD, f"record format {header.magic}, expected 2")
@@ -167,13 +167,13 @@ def _check_content(header: BatchHeader) -> None:
 
 
 def placed(records: bytes | memoryview, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch at its place in a log: offset and leader epoch lie outside of its checksum."""
+    """Return the batch at its place in a log: offset and leader epoch lie outside of its checksum."""
     (_, length, _) = _PLACE.unpack_from(records)
     return b"".join((_PLACE.pack(base_offset, length, leader_epoch), memoryview(records)[_PLACE.size :]))
 
 
 def rewritten(batch: bytes, *, attributes: int, last_offset_delta: int, max_timestamp: int) -> bytes:
-    """The batch with other fields in its header, and the checksum that belongs to them."""
+    """Return the batch with other fields in its header, and the checksum that belongs to them."""
     header = BatchHeader._make(_HEADER.unpack_from(batch))._replace(
         attributes=attributes, last_offset_delta=last_offset_delta, max_timestamp=max_timestamp
     )
@@ -206,13 +206,14 @@ def refilled(batch: bytes, records: bytes, *, attributes: int, count: int, max_t
 
 
 def last_offset(batch: bytes) -> int:
-    """The offset of a stored batch's last record, or of the last one that it had."""
+    """Return the offset of a stored batch's last record, or of the last one that it had."""
     header = BatchHeader._make(_HEADER.unpack_from(batch))
     return header.base_offset + header.last_offset_delta
 
 
 def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """Header and bytes of each batch in a fetched stretch of a log; what was cut off at its end is left out.
+    """Return the header and the bytes of each batch in fetched records; a batch cut off at the end is left
+    out.
 
     :raises ProtocolError: CORRUPT_MESSAGE if a batch is shorter than its header, or of another format.
     """
@@ -231,9 +232,9 @@ def whole_batches(records: bytes) -> Iterator[tuple[BatchHeader, memoryview]]:
 
 
 def stored_batch(batch: bytes) -> BatchHeader:
-    """The header of a batch that was in a log before, markers among them.
+    """Return the header of a batch that was in a log before; it may be a marker.
 
-    :raises ProtocolError: CORRUPT_MESSAGE if it is not as it was.
+    :raises ProtocolError: CORRUPT_MESSAGE if it was damaged since.
     """
     header = BatchHeader._make(_HEADER.unpack_from(batch)) if len(batch) >= HEADER_BYTES else None
     if header is None or _crc32c()(memoryview(batch)[_CRC_FROM:]) != header.crc:
@@ -242,7 +243,8 @@ def stored_batch(batch: bytes) -> BatchHeader:
 
 
 def end_marker(*, producer_id: int, producer_epoch: int, commit: bool, timestamp_ms: int) -> bytes:
-    """The control batch that ends a transaction (KIP-98, Control Messages); its place is still to be set."""
+    """Return the control batch that ends a transaction (KIP-98, Control Messages); its place is still to be
+    set."""
     record = _MARKER.pack(
         # Lengths are zigzag varints: twice the number of bytes.
         *(2 * (_MARKER.size - 1), 0, 0, 0, 2 * 4, 0, int(commit), 2 * 6, 0, COORDINATOR_EPOCH, 0)

@@ -1,6 +1,6 @@
 """The classic group protocol: JoinGroup (11), Heartbeat (12), SyncGroup (14), DescribeGroups (15).
 
-JoinGroup: 1 brings a rebalance time-out of its own, 5 static members, 7 the protocol type in responses, 9 the
+JoinGroup: 1 brings a separate rebalance timeout, 5 static members, 7 the protocol type in responses, 9 the
 flag to skip the assignment. SyncGroup and Heartbeat: 3 static members; SyncGroup: 5 the protocol. Before
 DescribeGroups 6 a missing group has no error, only the state Dead.
 """
@@ -26,7 +26,7 @@ def _join(values: dict[str, Any], _: Any) -> classic.JoinGroupRequest:
 
 
 def _sync(values: dict[str, Any], context: Any) -> classic.SyncGroupRequest:
-    """From version 5 on the protocol must be named."""
+    """Return the request, which from version 5 on must name its protocol."""
     lacks = context.api_version >= 5 and None in (values.get("protocol_type"), values.get("protocol_name"))
     return classic.SyncGroupRequest(**values, lacks_protocol=lacks)
 

@@ -1,6 +1,6 @@
-"""What a client writes and reads: request frames from messages, messages from response frames.
+"""The client's side of the codec: request frames from messages, messages from response frames.
 
-The layouts are the server's. `fencepost conform` tests a conversation with a broker of another make.
+It uses the server's layouts. `fencepost conform` tests a conversation with another broker.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CLIENT_APIS: Mapping[int, Api] = REGISTRY | {
 
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A whole request with its length before it."""
+    """Return a whole request, with its length before it."""
     body = request_writer(CLIENT_APIS[api_key].request, api_key, version)(message)
     client = client_id.encode()
     tags = b"\x00" if is_flexible(api_key, version) else b""
@@ -42,9 +42,9 @@ def request_frame(api_key: int, version: int, correlation_id: int, client_id: st
 
 
 def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
-    """The correlation id and the message of a response frame without its length.
+    """Return the correlation id and the message of a response frame without its length.
 
-    :raises MalformedFrame: if the frame is none of this API and version.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     try:
         (correlation_id,) = _CORRELATION_ID.unpack_from(frame)
@@ -55,5 +55,5 @@ def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
         return correlation_id, message
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedFrame(
-            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+            f"response to {api_name(api_key)} version {version} can't be read: {error}"
         ) from error

@@ -37,7 +37,7 @@ class BrokerVersions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _levels(reply: cluster.ApiVersionsResponse) -> list[tuple[str, int]]:
-    """A response with an error has no features."""
+    """Return the feature levels; a response with an error has no features."""
     return list(FEATURES.items()) if reply.error_code is ErrorCode.NONE else []
 
 
@@ -76,7 +76,8 @@ API_VERSIONS_RESPONSE = Layout(
 
 
 def _reference(values: dict[str, Any], version: int) -> cluster.TopicReference:
-    """An id goes before a name: the Java client leaves an empty name next to it."""
+    """Return a reference by id if there is one, else by name: the Java client leaves an empty name next to an
+    id."""
     topic_id = values.get("topic_id")
     if topic_id is not None and version >= _FIRST_VERSION_BY_ID:
         return cluster.TopicReference(topic_id=topic_id)
@@ -155,7 +156,7 @@ def _find_request(values: dict[str, Any], _: Any) -> cluster.FindCoordinatorRequ
 
 
 def _message(one: cluster.FoundCoordinator, version: int) -> str | None:
-    """Without an error there is "NONE" or nothing, by version."""
+    """Return the text for no error: "NONE" or nothing, by version."""
     if one.error_code is ErrorCode.NONE:
         return "NONE" if version < _FIRST_VERSION_OF_KEYS else ""
     return one.error_message

@@ -55,7 +55,7 @@ def opening(compression: int, data: bytes) -> Sliced[bytes]:
         )
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason) from None
     except Exception as error:
-        # Codecs raise what they like on bytes that they did not write.
+        # Codecs raise any exception on bytes that they did not write.
         reason = f"the records are not compressed with {name}: {error}"
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
 
@@ -70,7 +70,7 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
 
     :raises TooLong: if it becomes more than `most` bytes.
     :raises ValueError: if the data is cut short, or continues behind the end.
-    :raises zlib.error: if it is no gzip.
+    :raises zlib.error: if it is not gzip.
     """
     stream = zlib.decompressobj(wbits=_GZIP)
     found = stream.decompress(data, min(most + 1, max(_QUICK_BYTES, _QUICK_TIMES * len(data), _SLICE_BYTES)))
@@ -110,7 +110,7 @@ def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
         found += cramjam.snappy.decompress_raw(block)
         at = end
     if at != len(data):
-        raise ValueError("a block goes beyond the end")
+        raise ValueError("a block extends beyond the end")
     return bytes(found)
 
 
@@ -125,7 +125,7 @@ _Decompress: TypeAlias = Callable[[bytes, int], Sliced[bytes]]
 
 
 def _into_room(name: str) -> _Decompress:
-    """Return how to decompress a format that does not state its size: into some room, else into more."""
+    """Return a decompressor for a format that does not state its size: it retries with a larger buffer."""
 
     def decompress(data: bytes, most: int) -> Sliced[bytes]:
         import cramjam

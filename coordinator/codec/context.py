@@ -1,4 +1,4 @@
-"""What a request's header and connection say beside its body."""
+"""The context of a request: what its header and its connection say in addition to its body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class RequestContext(NamedTuple):
-    """Who asks, and in which version."""
+    """The client that sent a request, and the request's version."""
 
     api_version: int
     client_id: str

@@ -1,6 +1,6 @@
 """A client's conversation with a broker, without a socket: requests out, responses in.
 
-A `Conversation` frames the requests of one connection and reads their responses. `Steps` are questions that
+A `Conversation` frames the requests of one connection and reads their responses. `Steps` are requests that
 follow from one another, such as a login. A blocking and an asyncio connection (`simulation.brokers`) carry
 both; a member's requests (`CallVersions`) travel on the connections of aiokafka.
 """
@@ -23,7 +23,7 @@ from fencepost.coordinator.sasl.client import client_tokens
 from fencepost.coordinator.sasl.mechanisms import AuthenticationFailed
 
 HEAD_BYTES: Final = 8
-"""The part of a response that tells how long it is, and which request it is for."""
+"""Size of the part of a response with its length and the number of its request."""
 
 _HEAD = struct.Struct(">ii")
 _ERROR = struct.Struct(">h")
@@ -32,9 +32,9 @@ _HANDSHAKE_VERSION: Final = 1
 _AUTHENTICATE_VERSION: Final = 2
 _API_VERSIONS_VERSION: Final = 3
 _NODES_VERSION: Final = 2
-"""Of Metadata, if it is asked for the cluster's id and its brokers: even old brokers speak it."""
+"""The version of Metadata that asks for the cluster's id and its brokers: even old brokers speak it."""
 _TOPICS_VERSION: Final = 12
-"""Of Metadata, if it is asked for topics: the first with both names and ids."""
+"""The version of Metadata that asks for topics: the first with both names and ids."""
 
 T = TypeVar("T")
 
@@ -48,7 +48,8 @@ class Ask(NamedTuple):
 
 
 Steps: TypeAlias = Generator[Ask, Any, T]
-"""Requests that follow from one another: yields each, is sent its response, and returns what came of them."""
+"""Requests that follow from one another. Yields each request, is sent its response, and returns the
+result."""
 
 
 class LoginRefused(Exception):
@@ -70,9 +71,9 @@ class Conversation:
         return request_frame(api_key, version, self._correlation_id, self._client_id, message)
 
     def remaining_bytes(self, head: bytes) -> int:
-        """Return how many bytes of the response follow its head, the first `HEAD_BYTES` of it.
+        """Return the number of bytes of the response after its head, the first `HEAD_BYTES` of it.
 
-        :raises MalformedFrame: if this is no response to the last request.
+        :raises MalformedFrame: if this is not a response to the last request.
         """
         if (guess := protocol_of(head)) is not None:
             raise MalformedFrame(guess)
@@ -80,7 +81,7 @@ class Conversation:
         correlation_id: int
         size, correlation_id = _HEAD.unpack(head)
         if correlation_id != self._correlation_id or not 4 <= size <= KAFKA_MAX_FRAME_BYTES:
-            raise MalformedFrame("its answer is no Kafka response")
+            raise MalformedFrame("its response is not a Kafka response")
         return size - 4
 
     def response(self, rest: bytes) -> Any:
@@ -109,7 +110,7 @@ def protocol_of(start: bytes) -> str | None:
 
 
 class CallVersions(NamedTuple):
-    """The versions of one API in which a client can ask."""
+    """The versions of one API that a client can use."""
 
     key: ApiKey
     oldest: int
@@ -122,7 +123,7 @@ class CallVersions(NamedTuple):
         return version if version >= max(low, self.oldest) else None
 
     def complaint(self, versions: Mapping[int, tuple[int, int]]) -> str:
-        """Say what a broker lacks that speaks none of them."""
+        """Return a message about a broker that speaks none of the versions."""
         spoken = "versions {} to {}".format(*versions[self.key]) if self.key in versions else "none"
         return (
             f"API {self.key:d} is needed in version {self.oldest} to {self.newest}, "
@@ -131,7 +132,7 @@ class CallVersions(NamedTuple):
 
 
 def load_codec() -> None:
-    """Prepare the readers of what the steps below ask for: a broker waits only so long for a request."""
+    """Prepare the readers for the steps below: a broker waits only for a limited time for a request."""
     for api_key, version in (
         (ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION),
         (ApiKey.SASL_AUTHENTICATE, _AUTHENTICATE_VERSION),
@@ -166,7 +167,7 @@ def log_in(mechanism: str, username: str, password: str, nonce: str) -> Steps[No
     answer = yield Ask(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, hello)
     if answer.error_code is not ErrorCode.NONE:
         known = ", ".join(answer.mechanisms) or "none"
-        raise LoginRefused(f"it takes no {mechanism}; mechanisms that it takes: {known}")
+        raise LoginRefused(f"it does not accept {mechanism}, only: {known}")
     client = client_tokens(mechanism, username, password, nonce)
     try:
         token = next(client)

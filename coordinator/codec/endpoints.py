@@ -1,9 +1,8 @@
-"""Brokers' addresses in responses, for whoever stands between clients and brokers: found, and replaced.
+"""Finds and replaces brokers' addresses in responses, for a program between clients and brokers.
 
-Only the host and the port of each endpoint are changed, and the lengths around them; every other byte stays
-what it was, tagged fields that nobody here knows included. The responses that a client's listener gives and
-that carry endpoints: Metadata, FindCoordinator, DescribeCluster, and, to tell of a new leader (KIP-951),
-Produce, Fetch, ShareFetch and ShareAcknowledge.
+Only the host and the port of each endpoint are changed, and the lengths around them; every other byte is
+unchanged, including unknown tagged fields. Responses to clients with endpoints are Metadata, FindCoordinator,
+DescribeCluster, and, with a new leader (KIP-951), Produce, Fetch, ShareFetch and ShareAcknowledge.
 """
 
 from __future__ import annotations
@@ -68,10 +67,10 @@ def is_readable(api_key: int, version: int) -> bool:
 
 
 def replace_endpoints(api_key: int, version: int, frame: bytes, address_of: AddressOf) -> bytes:
-    """The response frame, without its length, with each node at the address that `address_of` gives.
+    """Return the response frame, without its length, with each node at the address from `address_of`.
 
-    Endpoints without a node (id -1, as an error has it) stay what they are.
-    :raises MalformedFrame: if the frame is none of this API and version.
+    Endpoints without a node (id -1, as with an error) are unchanged.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     changes: list[_Change] = []
     try:
@@ -83,18 +82,18 @@ def replace_endpoints(api_key: int, version: int, frame: bytes, address_of: Addr
         return _spliced(frame, 0, len(frame), changes) if changes else frame
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedFrame(
-            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+            f"response to {api_name(api_key)} version {version} can't be read: {error}"
         ) from error
 
 
 def limit_versions(version: int, frame: bytes) -> bytes:
-    """The ApiVersions response frame with no version in it whose endpoints could not be found.
+    """Return the ApiVersions response frame without versions whose endpoints could not be found.
 
-    :raises MalformedFrame: if the frame is no such response.
+    :raises MalformedFrame: if the frame is not such a response.
     """
     try:
         (error,) = _INT16.unpack_from(frame, _INT32.size)
-        # An ApiVersions version that the broker does not speak is answered in version 0 (KIP-511).
+        # An ApiVersions version that the broker does not speak gets a response in version 0 (KIP-511).
         flexible = version >= 3 and error != ErrorCode.UNSUPPORTED_VERSION
         at = _INT32.size + _INT16.size
         if flexible:
@@ -113,7 +112,7 @@ def limit_versions(version: int, frame: bytes) -> bytes:
                 at = skip_tagged_fields(frame, at)
         return bytes(limited)
     except (struct.error, IndexError) as error:
-        raise MalformedFrame(f"answer to ApiVersions version {version} can't be read: {error}") from error
+        raise MalformedFrame(f"response to ApiVersions version {version} can't be read: {error}") from error
 
 
 def _spliced(frame: bytes, start: int, end: int, changes: list[_Change]) -> bytes:
@@ -138,7 +137,7 @@ def _skipping(reader: Reader) -> _Walker:
 
 
 def _entity_walker(entity: Any, *, top: bool = False) -> _Walker:
-    """A walker over one struct. At the top it ends behind the last field with endpoints."""
+    """Return a walker over one struct. At the top it ends behind the last field with endpoints."""
     flexible: bool = entity.__flexible__
     plain: list[tuple[str, _Walker, bool]] = []
     tagged: dict[int, _Walker] = {}
@@ -215,7 +214,7 @@ def _endpoint_walker(fields: list[tuple[str, _Walker]], flexible: bool) -> _Walk
 def _walk_tagged(
     data: bytes, at: int, tagged: dict[int, _Walker], address_of: AddressOf, changes: list[_Change]
 ) -> int:
-    """A tagged field that changes gets its new length."""
+    """Walk the tagged fields; a field that changes gets its new length."""
     count, at = read_unsigned_varint(data, at)
     for _ in range(count):
         tag, at = read_unsigned_varint(data, at)
@@ -223,7 +222,7 @@ def _walk_tagged(
         size, at = read_unsigned_varint(data, at)
         end = at + size
         if end > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
         if tag in tagged:
             inner: list[_Change] = []
             if tagged[tag](data, at, address_of, inner) != end:

@@ -1,7 +1,7 @@
 """The fields of a schema's class, as readers and writers are made from them.
 
-A class is one of kio's, or of the same form: its annotations say what may be null and what is an array, the
-metadata of a field what it is on the wire, and which tag it has (KIP-482).
+A class is one of kio's, or of the same form: its annotations mark nullable fields and arrays. The metadata of
+a field has its type on the wire, and its tag (KIP-482).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class WireField(NamedTuple):
 
     name: str
     kafka_type: str | None
-    """As kio names it; None for a struct."""
+    """The type, by kio's name; None for a struct."""
     struct: Any
     """The class of a struct, of which this is one or an array."""
     is_array: bool
@@ -28,7 +28,7 @@ class WireField(NamedTuple):
     """True if null has bytes of its own. A tagged field that is null by default is left out."""
     tag: int | None
     default: Any
-    """As kio has it; REQUIRED if there is none."""
+    """The default, as in kio; REQUIRED without one."""
 
 
 class RecordForm:
@@ -40,13 +40,13 @@ class RecordForm:
 
 
 def null_struct(field: WireField) -> bytes:
-    """What stands for a struct that is null; one that is not has a mark, the byte 1, before it."""
+    """Return the byte that encodes a null struct. A struct that is not null follows a mark, the byte 1."""
     return b"\xff" if field.tag is None else b"\x00"
 
 
 @functools.cache
 def wire_fields(entity: Any) -> tuple[WireField, ...]:
-    """The fields of a schema's class in their order."""
+    """Return the fields of a schema's class in their order."""
     if isinstance(entity, RecordForm):
         return entity.fields
     hints = typing.get_type_hints(entity)

@@ -21,15 +21,15 @@ _HTTP = frozenset({b"GET ", b"POST", b"PUT ", b"HEAD", b"DELE", b"OPTI", b"PATC"
 
 
 class MalformedFrame(Exception):
-    """Bytes that are no frame of the protocol. The connection they came on can't be trusted any more."""
+    """Bytes that are not a frame of the protocol. Their connection can't be trusted any more."""
 
 
 class FrameTooLarge(MalformedFrame):
-    """A frame that claims more bytes than it may have, or fewer than none."""
+    """A frame that claims more bytes than allowed, or a negative number of bytes."""
 
 
 class FrameBuffer:
-    """Cuts a stream of bytes into frames. A claimed length costs no memory before the bytes have come."""
+    """Cuts a stream of bytes into frames. A claimed length takes no memory before its bytes arrive."""
 
     __slots__ = ("_available", "_chunks", "_position", "_protocol", "max_bytes")
 
@@ -42,17 +42,17 @@ class FrameBuffer:
         self._available = 0
 
     def feed(self, data: bytes) -> None:
-        """Add what the socket gave."""
+        """Add bytes from the socket."""
         self._chunks.append(data)
         self._available += len(data)
 
     @property
     def buffered(self) -> int:
-        """Bytes that came and were not handed out yet."""
+        """Number of bytes that arrived and are not in a returned frame yet."""
         return self._available
 
     def next_frame(self) -> bytes | None:
-        """The next whole frame without its length, or None until more bytes come.
+        """Return the next whole frame without its length, or None until more bytes arrive.
 
         :raises FrameTooLarge: if the length is negative or above the limit.
         """
@@ -84,7 +84,7 @@ class FrameBuffer:
 
 
 def _hint(size: int, protocol: str) -> str:
-    """What a length that cannot be one was meant as."""
+    """Return a hint about an impossible length: the protocol that its bytes look like, or an empty string."""
     start = _SIZE.pack(size)
     if start.startswith(_TLS_HANDSHAKE):
         return ": the client speaks TLS, and this port does not"
@@ -96,19 +96,19 @@ def _hint(size: int, protocol: str) -> str:
 
 
 class RequestHeader(NamedTuple):
-    """What stands before a request's body."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
     correlation_id: int
     client_id: str
-    """Empty where the client sent none."""
+    """The client id; empty if the client sent none."""
     body_offset: int
-    """Where the body starts, for headers without tagged fields."""
+    """Offset of the body in the frame, for headers without tagged fields."""
 
 
 def read_header(frame: bytes) -> RequestHeader:
-    """The header up to its client id; tagged fields of flexible versions are left to the caller.
+    """Return the header up to its client id; tagged fields of flexible versions are left to the caller.
 
     :raises MalformedFrame: if the frame ends within it, or the client id is no UTF-8.
     """
@@ -123,12 +123,12 @@ def read_header(frame: bytes) -> RequestHeader:
     try:
         client_id = frame[10:end].decode()
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"client id is no UTF-8: {error}") from error
+        raise MalformedFrame(f"client id is not UTF-8: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 
 def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
-    """What stands before a response's body: its length, then header version 1 if `flexible`, else 0."""
+    """Return the bytes before a response's body: its length, then header version 1 if `flexible`, else 0."""
     if flexible:
         return _RESPONSE.pack(body_bytes + 5, correlation_id) + b"\x00"
     return _RESPONSE.pack(body_bytes + 4, correlation_id)

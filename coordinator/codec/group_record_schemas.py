@@ -36,7 +36,7 @@ class RecordSchema:
         self._flexible_from = flexible_from
 
     def at(self, version: int) -> RecordForm:
-        """The form of one version."""
+        """Return the form of one version."""
         fields = (field for field in self._fields if field.since <= version < field.until)
         return RecordForm(
             tuple(

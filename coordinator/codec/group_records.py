@@ -42,13 +42,13 @@ class MalformedRecord(FencepostError):
 
 
 class OpaqueRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record of another kind of group, or of a version that is not known here, as it was read."""
+    """A record of another kind of group, or of an unknown version, as it was read."""
 
     record_type: int
     version: int | None
-    """The value's; None for a tombstone."""
+    """The value's version; None for a tombstone."""
     group_id: str | None
-    """None where the key's form is not known either."""
+    """The group id; None if the key's form is not known either."""
     key: bytes
     value: bytes | None
 
@@ -57,7 +57,7 @@ Decoded: TypeAlias = Record | OpaqueRecord
 
 
 class _Type(NamedTuple):
-    """One record type: how its key and its value lie in their structs."""
+    """One record type, with the layouts of its key and its value."""
 
     key: Layout
     key_schema: s.RecordSchema
@@ -69,7 +69,7 @@ class _Type(NamedTuple):
     """The version in which a value is written."""
 
 
-# -- values that are not as they look ------------------------------------------------------------------------
+# -- values with another form on the wire --------------------------------------------------------------------
 
 
 def _classic_member(values: dict[str, Any], _: int) -> r.GroupMetadataMember:
@@ -351,7 +351,7 @@ def _number(part: r.RecordKey | r.RecordValue) -> int:
 def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     """Return the record of a key and a value.
 
-    :raises MalformedRecord: if they are cut short, too long, or not what their type and version announce.
+    :raises MalformedRecord: if they are too short, too long, or do not fit their type and version.
     """
     if key is None or len(key) < _INT16.size:
         raise MalformedRecord(f"a key has a record type of two bytes at least, this one is {key!r}")
@@ -391,7 +391,7 @@ def _version(value: bytes | None) -> int | None:
 
 
 def _group_of(record_type: int, key: bytes) -> str | None:
-    """Each key that exists so far begins with the group's id."""
+    """Return the group's id, with which each known key begins."""
     if not 0 <= record_type <= _NEWEST_TYPE:
         return None
     read = _reader(_TYPES[3].key, s.GROUP_KEY, 0)

@@ -96,7 +96,7 @@ LIST_CONFIG_RESOURCES_RESPONSE = Layout(
 DESCRIBE_LOG_DIRS_REQUEST = Layout(
     inspection.DescribeLogDirsRequest, fields={"topics": of_topic(names={"name": "topic"})}
 )
-DESCRIBE_LOG_DIRS_RESPONSE = Layout(  # no log is about to replace another one, or lags behind
+DESCRIBE_LOG_DIRS_RESPONSE = Layout(  # no future logs, no lag
     inspection.DescribeLogDirsResponse,
     {"log_dirs": "results"},
     fields={

@@ -1,7 +1,7 @@
-"""Declarations of messages and records: how a class of ours lies in a struct of Kafka's.
+"""Declarations of messages and records: the layout of a class of ours in a struct of Kafka's.
 
-One `Layout` serves both directions. For a version of an API it is compiled, together with kio's schema, into
-a reader from bytes to objects and a writer from objects to bytes. The schema decides what is not declared:
+One `Layout` serves both directions. With kio's schema of one API version, it is compiled into a reader from
+bytes to objects, and a writer back. The schema decides what is not declared:
 
 - A field of ours has Kafka's name unless `names` says otherwise.
 - A field that the version lacks is not written, and read as the default of our class, or as `absent` says.
@@ -69,7 +69,7 @@ NULL_IF_POSSIBLE = Via(is_never_null=True)
 
 
 class Layout:
-    """How objects of one class lie in the structs of Kafka's that carry them."""
+    """The mapping between objects of one class and the Kafka structs that carry them."""
 
     def __init__(
         self,
@@ -86,8 +86,9 @@ class Layout:
 
         :param make: our class.
         :param names: Kafka's name of a field by ours, which may lead into an object: `offset.metadata`.
-        :param fields: what is no plain value, by our name of the field, or by Kafka's if we have none.
-        :param absent: what our fields are in versions without them, if not the default of the class.
+        :param fields: fields that are not plain values, by our name of the field, or by Kafka's if we have
+            none.
+        :param absent: values of our fields in versions without them, if not the default of the class.
         :param write: by Kafka's name of a field its value, or a function of the object and the version.
         :param read: makes the object from values by name, and from the version or the request's context.
         :param within: the attribute that holds the object, if a larger one is given to write.
@@ -106,7 +107,7 @@ class Layout:
     def values_reader(
         self, entity: Any, version: int, allowance: Allowance | None = None
     ) -> Callable[[bytes, int], tuple[dict[str, Any], int]]:
-        """A reader of the values by our names, with those that are absent."""
+        """Return a reader of the values by our names, with those that are absent."""
         plain: list[tuple[str | None, Reader]] = []
         tagged: dict[int, tuple[str, Reader]] = {}
         skipped: list[str] = []
@@ -137,7 +138,7 @@ class Layout:
         return read_values
 
     def reader(self, entity: Any, version: int, allowance: Allowance | None = None) -> Reader:
-        """A reader of whole objects."""
+        """Return a reader of whole objects."""
         read_values = self.values_reader(entity, version, allowance)
         make, read = self.make, self._read
         if self._row == tuple(field.name for field in wire_fields(entity)):
@@ -160,7 +161,7 @@ class Layout:
         return read_object
 
     def made(self, values: dict[str, Any], context: Any) -> Any:
-        """The object of these values, and of what a request's context says besides."""
+        """Return the object made of these values and of a request's context."""
         return self.make(**values) if self._read is None else self._read(values, context)
 
     def _field_reader(
@@ -184,7 +185,7 @@ class Layout:
         return _converted(read, via.read, via.null)
 
     def writer(self, entity: Any, version: int) -> Write:
-        """A writer of objects: to bytes, or to pieces if there are records in them."""
+        """Return a writer of objects: to bytes, or to pieces if there are records in them."""
         return fields_writer(
             entity, [self._field_writer(field, entity, version) for field in wire_fields(entity)]
         )
@@ -243,7 +244,7 @@ def _getter(given: Any, version: int) -> Convert:
 
 
 def row(*names: str, fields: Mapping[str, Layout | Via] | None = None) -> Layout:
-    """A struct as the tuple of these fields of Kafka's."""
+    """Map a struct to the tuple of these Kafka fields."""
     pick = operator.itemgetter(*names)
     layout = Layout(
         tuple,
@@ -256,7 +257,7 @@ def row(*names: str, fields: Mapping[str, Layout | Via] | None = None) -> Layout
 
 
 def only(name: str, kind: Layout | Via | None = None) -> Layout:
-    """A struct as its one field."""
+    """Map a struct to its one field."""
     return Layout(
         tuple,
         fields={} if kind is None else {name: kind},
@@ -266,5 +267,5 @@ def only(name: str, kind: Layout | Via | None = None) -> Layout:
 
 
 def mapping(key: str, value: str) -> Via:
-    """An array of structs as a dict."""
+    """Map an array of structs to a dict."""
     return Via(of=row(key, value), read=dict, write=ITEMS)

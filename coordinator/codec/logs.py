@@ -114,7 +114,7 @@ FETCH_RESPONSE = Layout(
 
 
 def _list_offsets(values: dict[str, Any], _: Any) -> logs.ListOffsetsRequest:
-    """Only consumers do not get what is not committed."""
+    """Return the request. Only consumers can ask for committed records alone."""
     isolated = values.get("isolation_level") == _READ_COMMITTED
     return logs.ListOffsetsRequest(
         committed=isolated and values["replica_id"] == _CONSUMER,

@@ -78,7 +78,7 @@ class FetchedOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed positions of one group. With an error, `topics` says what was asked for."""
+    """The committed positions of one group. With an error, `topics` are those of the request."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -86,7 +86,7 @@ class FetchedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetFetchReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each group of the request, in its order."""
+    """The result for each group of the request, in its order."""
 
     groups: tuple[FetchedGroup, ...]
 

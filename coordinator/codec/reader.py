@@ -1,8 +1,8 @@
 """Decoding messages: readers compiled from kio's schemas, one for each (API, version).
 
 kio's own decoder is native and quick, but it trusts lengths: an array that claims more elements than memory
-holds aborts the process, and a tagged field that it does not know raises. A server reads what strangers
-send, so these readers bound every length by the bytes that are there, and skip unknown tagged fields.
+holds aborts the process, and a tagged field that it does not know raises. A server reads the input of
+strangers, so these readers limit every length to the bytes that are left, and skip unknown tagged fields.
 
 A message becomes a dict of plain values by field name, without the fields that its version lacks. Durations
 are ints in milliseconds under kio's name of the field; UUIDs are topic ids, and None for the zero UUID.
@@ -119,7 +119,7 @@ _int16, _int32 = _fixed(">h"), _fixed(">i")
 
 
 def read_unsigned_varint(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned variable-length integer of at most 32 bits, and the offset behind it.
+    """Return an unsigned variable-length integer of at most 32 bits, and the offset behind it.
 
     :raises MalformedFrame: if it is longer.
     :raises IndexError: if the data ends before.
@@ -269,7 +269,7 @@ def field_reader(
     element: Reader | None = None,
     collect: Callable[[list[Any]], Any] | None = None,
 ) -> Reader:
-    """A reader of one field of a schema's class.
+    """Return a reader of one field of a schema's class.
 
     `element` reads a struct, a dict by default; `collect` makes something else of the list of an array.
     """
@@ -308,11 +308,11 @@ def _tagged_count(data: bytes, at: int, allowance: Allowance | None) -> tuple[in
 
 
 def skip_tagged_fields(data: bytes, at: int, allowance: Allowance | None = None) -> int:
-    """The offset behind a section of tagged fields (KIP-482), whatever they are.
+    """Return the offset after a section of tagged fields (KIP-482), whatever they are.
 
     :raises MalformedFrame: if a field is longer than what is left, or there are too many.
     """
-    if not data[at]:  # nearly always there are none
+    if not data[at]:  # nearly always there are no tagged fields
         return at + 1
     count, at = _tagged_count(data, at, allowance)
     for _ in range(count):
@@ -320,12 +320,12 @@ def skip_tagged_fields(data: bytes, at: int, allowance: Allowance | None = None)
         size, at = read_unsigned_varint(data, at)
         at += size
         if at > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
     return at
 
 
 def entity_reader(entity: Any, allowance: Allowance | None = None) -> Reader:
-    """A reader of one schema's class, which yields a dict by field name.
+    """Return a reader of one schema's class, which yields a dict by field name.
 
     With an `allowance` it counts. The allowance has to be renewed before each message.
     """
@@ -348,7 +348,7 @@ def fields_reader(
     flexible: bool,
     allowance: Allowance | None,
 ) -> Callable[[bytes, int], tuple[dict[str, Any], int]]:
-    """A reader of the fields of a struct in their order, and of those with a tag behind them, by name.
+    """Return a reader of the fields of a struct in their order, and of those with a tag behind them, by name.
 
     A number without a name is skipped.
     """
@@ -383,7 +383,7 @@ def fields_reader(
 
 
 def row_reader(readers: list[Reader], *, flexible: bool, allowance: Allowance | None) -> Reader:
-    """A reader of the fields of a struct without known tags, as a tuple."""
+    """Return a reader of the fields of a struct without known tags, as a tuple."""
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
         values = []
@@ -408,7 +408,7 @@ def _read_tagged(
         size, at = read_unsigned_varint(data, at)
         end = at + size
         if end > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
         if tag in tagged:
             name, reader = tagged[tag]
             values[name], behind = reader(data, at)

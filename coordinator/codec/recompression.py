@@ -1,4 +1,4 @@
-"""Records compressed again, in slices: what is left of a batch when a log was compacted."""
+"""Compresses records again, in slices: the rest of a batch after its log was compacted."""
 
 from __future__ import annotations
 

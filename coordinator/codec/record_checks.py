@@ -1,9 +1,9 @@
-"""What producers may put into a batch: its records are read to the last byte before they are stored.
+"""Checks of the records in a producer's batch, which are read to the last byte before they are stored.
 
-The rules and their codes are those of Kafka's LogValidator and DefaultRecord. Some things are refused that
-Kafka stores, for consumers stumble over them: uncompressed records whose offsets are not consecutive,
-compressed ones whose lengths are wrong, bytes behind a compressed stream, numbers of more bits than they
-have room for, lengths below -1, and attributes of records from 0x80 on.
+The rules and their error codes are those of Kafka's LogValidator and DefaultRecord. Some records that Kafka
+stores are refused too, because consumers fail on them: uncompressed records whose offsets are not
+consecutive, compressed ones with wrong lengths, bytes after a compressed stream, numbers with more bits than
+their type, lengths below -1, and attributes of records from 0x80 on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_TIMESTAMP = -1
 
 
 class RecordRules(NamedTuple):
-    """What a topic asks of each record. Times are in milliseconds."""
+    """A topic's rules for each record. Times are in milliseconds."""
 
     partition: str = ""
     """The partition's name, for messages."""
@@ -45,11 +45,11 @@ class RecordRules(NamedTuple):
     stamps: bool = False
     """True if the log sets the time, so that the producer's does not matter."""
     now_ms: int | None = None
-    """None where nobody looks at times."""
+    """None if timestamps are not checked."""
     before_max_ms: int = _LONG_MAX
-    """How old a record may be."""
+    """Maximum age of a record."""
     after_max_ms: int = _LONG_MAX
-    """How far ahead of now a record may be."""
+    """Maximum time by which a record may be ahead of now."""
 
 
 class _Walked(NamedTuple):
@@ -65,7 +65,7 @@ class CheckedBatch(NamedTuple):
     records: bytes | memoryview
     header: BatchHeader
     latest: int
-    """The latest time of its records, -1 if none has one."""
+    """The latest time of its records; -1 if no record has a time."""
 
 
 def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Sliced[CheckedBatch]:
@@ -141,7 +141,7 @@ def _may_be_late(earliest: int, latest: int, header: BatchHeader, rules: RecordR
 
 
 def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator[tuple[int, str]]:
-    """The records whose times are refused, by their places, and why."""
+    """Return the records whose times are refused, by their places, and why."""
     now_ms = rules.now_ms or 0
     first, last = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
     for index, time in enumerate(times):
@@ -163,11 +163,11 @@ def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator
 def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take twice as long
     data: bytes, at: int, first: int, count: int, walked: _Walked, *, is_compressed: bool
 ) -> tuple[int, int]:
-    """Read records from the one numbered `first` on; the place and the number of the first that is left.
+    """Read records from number `first` on; return the place and the number of the first one that is left.
 
-    An IndexError says that the data ends before. At most `SLICE_RECORDS` records are read, and fewer if they
-    have many headers. Each record that is produced goes through here: numbers of one byte, and those that
-    often have two, are read in place.
+    An IndexError means that the data ends too early. It reads at most `SLICE_RECORDS` records, and fewer if
+    they have many headers. Each produced record is read here, so numbers of one byte, and those that often
+    have two, are read inline.
     """
     times, keyless = walked
     size = len(data)
@@ -266,7 +266,7 @@ def _behind_headers(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:
-    """An unsigned varint of at most so many bytes, and what follows it."""
+    """Read an unsigned varint of at most that many bytes; return it, and the place after it."""
     number = 0
     for index in range(most):
         byte = data[at + index]

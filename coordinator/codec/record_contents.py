@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.slices import Sliced, at_once
 
 
 class StoredRecord(NamedTuple):
-    """A record without its value; the timestamp is in milliseconds, -1 if it has none."""
+    """A record without its value; the timestamp is in milliseconds, -1 without one."""
 
     offset: int
     timestamp: int
@@ -36,7 +36,7 @@ class StoredRecord(NamedTuple):
 
 
 class WholeRecord(NamedTuple):
-    """A stored record with its value and its headers; the timestamp is in milliseconds, -1 if it has none."""
+    """A stored record with its value and its headers; the timestamp is in milliseconds, -1 without one."""
 
     offset: int
     timestamp: int
@@ -115,7 +115,7 @@ class OpenedBatch(NamedTuple):
 
 
 def _sized(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Read bytes behind their length, None for the length -1; return them and the place behind them."""
+    """Read bytes after their length, None for the length -1; return them and the place after them."""
     size, at = varint(data, at, INT)
     if size & 1:
         return None, at
@@ -140,7 +140,7 @@ def opened(batch: bytes) -> Sliced[OpenedBatch]:
 
 
 def keeping(opened: OpenedBatch, is_kept: Callable[[StoredRecord], bool]) -> Sliced[bytes | None]:
-    """Return a batch with only some of its records: None if none are left, the same batch if all are.
+    """Return a batch with only some of its records: None if no record is left, the same batch if all are.
 
     The records keep their offsets, and the batch its first and its last one, as Kafka's cleaner does.
     :raises ProtocolError: CORRUPT_MESSAGE if the records can't be read.
@@ -166,7 +166,7 @@ def keeping(opened: OpenedBatch, is_kept: Callable[[StoredRecord], bool]) -> Sli
 
 
 def first_record(batch: bytes, is_wanted: Callable[[StoredRecord], bool]) -> Sliced[StoredRecord | None]:
-    """Return the first record of a stored batch that is wanted, and read none behind it.
+    """Return the first record of a stored batch that is wanted, without reading those after it.
 
     :raises ProtocolError: CORRUPT_MESSAGE if the records before it can't be read.
     """

@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 
 
 class BatchWriter:
-    """Collects records until a batch is full. The first record is taken whatever its size is."""
+    """Collects records until a batch is full. The first record is added whatever its size."""
 
     def __init__(self, max_bytes: int) -> None:
         self._room = max_bytes
@@ -69,12 +69,12 @@ def _headers(headers: Sequence[tuple[str, bytes | None]]) -> bytes:
 
 
 def _sized(data: bytes | None) -> bytes:
-    """Bytes behind their length; None has the length -1."""
+    """Return bytes after their length; None has the length -1."""
     return _varint(-1) if data is None else _varint(len(data)) + data
 
 
 def _varint(number: int) -> bytes:
-    """A signed number of 64 bits, in zigzag and seven bits a byte."""
+    """Return a signed number of 64 bits, in zigzag and seven bits a byte."""
     left = number << 1 ^ number >> 63
     out = bytearray()
     while left > 0x7F:

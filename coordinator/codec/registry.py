@@ -1,4 +1,4 @@
-"""Which versions of which APIs are spoken, and how each is translated; ApiVersions is derived from it."""
+"""The APIs and versions that are spoken, and the translation of each; ApiVersions is derived from it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class ApiKey(enum.IntEnum):
 
 
 def api_name(api_key: int) -> str:
-    """Return how a person knows an API, such as `Fetch`; the number of one that is not spoken here."""
+    """Return the name of an API, such as `Fetch`; its number if it is not spoken here."""
     try:
         return ApiKey(api_key).name.title().replace("_", "")
     except ValueError:
@@ -89,7 +89,7 @@ def api_name(api_key: int) -> str:
 
 
 class Api(NamedTuple):
-    """One API: the versions that are spoken, and how its two messages lie in Kafka's structs."""
+    """One API: the versions that are spoken, and the layouts of its two messages."""
 
     key: int
     min_version: int
@@ -97,7 +97,7 @@ class Api(NamedTuple):
     request: Layout
     response: Layout
     pack: Callable[[Any], bytes] | None = None
-    """Writes responses of all versions in place of the layout, where that takes too long."""
+    """Writes responses of all versions instead of the layout, if that takes too long."""
 
 
 _APIS: tuple[Api, ...] = (
@@ -254,13 +254,13 @@ _APIS: tuple[Api, ...] = (
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}
 
 _TOLD_FROM: dict[int, int] = {ApiKey.PRODUCE: 0}
-"""Versions that are told though they are refused, as Kafka does it: older librdkafka takes a broker without
-them for one that knows no gzip, snappy or lz4, and sends what it should compress as it is (KAFKA-18659)."""
+"""Versions that are announced although they are refused, as in Kafka. Older librdkafka assumes that a broker
+without them lacks gzip, snappy and lz4, and then sends records uncompressed (KAFKA-18659)."""
 
 SPOKEN: tuple[ApiVersion, ...] = tuple(
     ApiVersion(int(api.key), _TOLD_FROM.get(api.key, api.min_version), api.max_version) for api in _APIS
 )
-"""What ApiVersions answers."""
+"""The content of an ApiVersions response."""
 
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
@@ -283,7 +283,7 @@ class VersionCodec:
         """The fields of the message that are in the context and not in the body."""
 
     def body_of(self, frame: bytes, header: RequestHeader) -> int:
-        """Where the request's body starts.
+        """Return the offset of the request's body in the frame.
 
         :raises MalformedFrame: if the header's tagged fields go beyond the frame.
         """
@@ -295,10 +295,10 @@ class VersionCodec:
             raise MalformedFrame("request ends within its header") from error
 
     def decode(self, frame: bytes, body_offset: int, context: RequestContext) -> Any:
-        """The request's message.
+        """Return the request's message. Bytes after the body are ignored, as in Kafka.
 
         Bytes behind the body are ignored, as Kafka does.
-        :raises MalformedFrame: if the body is none of this API and version.
+        :raises MalformedFrame: if the body is not of this API and version.
         """
         api, read = self.api, self._read
         try:
@@ -313,7 +313,7 @@ class VersionCodec:
             raise MalformedFrame(f"{name} version {self.version} can't be read: {error}") from error
 
     def encode(self, correlation_id: int, reply: Any) -> list[bytes]:
-        """The whole response frame in pieces."""
+        """Return the whole response frame in pieces."""
         body = self._write(reply)
         chunks = [body] if isinstance(body, bytes) else joined(body)
         header = response_header(correlation_id, sum(map(len, chunks)), flexible=self.flexible_answer)
@@ -324,7 +324,7 @@ _codecs: dict[tuple[int, int], VersionCodec] = {}
 
 
 def codec_of(api_key: int, version: int) -> VersionCodec | None:
-    """The translators of this version, or None when the API or the version is not spoken."""
+    """Return the translators of this version, or None if the API or the version is not spoken."""
     found = _codecs.get((api_key, version))
     if found is None:
         api = REGISTRY.get(api_key)
@@ -335,9 +335,10 @@ def codec_of(api_key: int, version: int) -> VersionCodec | None:
 
 
 def load_first_answers() -> None:
-    """Load what the first question of every client takes, in each version.
+    """Load the code for the first request of every client, in each version.
 
-    With kio's own imports it takes 0.1 s, and longer on a busy machine: better now than while a client waits.
+    With kio's own imports this takes 0.1 s, and longer on a busy machine. So it is done before a client
+    waits.
     """
     api = REGISTRY[ApiKey.API_VERSIONS]
     for version in range(api.min_version, api.max_version + 1):
@@ -345,7 +346,8 @@ def load_first_answers() -> None:
 
 
 def unsupported_api_versions(correlation_id: int) -> list[bytes]:
-    """The answer to ApiVersions in a version that is not spoken: version 0, with the versions that are."""
+    """Return the response to an unknown version of ApiVersions: version 0, with the versions that are
+    spoken."""
     api = REGISTRY[ApiKey.API_VERSIONS]
     reply = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,

@@ -1,8 +1,8 @@
-"""What somebody between a client and a broker reads of messages that are not for them.
+"""The decoder of a program between a client and a broker, for messages that pass through it.
 
-The requests of group members become the messages of `coordinator.protocol`, as the coordinator gets them from
-the server, and so do their answers. Nobody resolves topics here: a topic that has an id and no name on the
-wire is named by `name_of`.
+Requests of group members and their responses become the messages of `coordinator.protocol`, as the
+coordinator receives them from the server. Topics are not resolved here: `name_of` names a topic that has an
+id and no name on the wire.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _FIRST_FLEXIBLE_PRODUCE = 9
 
 
 def expects_answer(frame: bytes, header: RequestHeader) -> bool:
-    """Whether the broker answers the request: it does not if it is a Produce with acks 0.
+    """Return true if the broker responds to the request. It does, unless the request is a Produce with acks
+    0.
 
     :raises MalformedFrame: if a Produce ends before it says so.
     """
@@ -73,10 +74,10 @@ def expects_answer(frame: bytes, header: RequestHeader) -> bool:
 
 
 def read_member_request(frame: bytes, header: RequestHeader, client_host: str, name_of: NameOf) -> Any:
-    """The message of a request of `MEMBER_APIS`; None in a version that is not spoken here.
+    """Return the message of a request of `MEMBER_APIS`; None in a version that is not spoken here.
 
     An OffsetFetch for several groups stays the codec's `OffsetFetchCall`.
-    :raises MalformedFrame: if the frame is none of this API and version.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     codec = codec_of(header.api_key, header.api_version)
     if codec is None:
@@ -91,9 +92,9 @@ def read_member_request(frame: bytes, header: RequestHeader, client_host: str, n
 
 
 def read_member_answer(frame: bytes, header: RequestHeader, name_of: NameOf) -> Any:
-    """The message of a response to a request of `MEMBER_APIS`; None in a version that is not spoken here.
+    """Return the message of a response to `MEMBER_APIS`; None in a version that is not spoken here.
 
-    :raises MalformedFrame: if the frame is none of this API and version.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     if header.api_key not in CLIENT_APIS or codec_of(header.api_key, header.api_version) is None:
         return None

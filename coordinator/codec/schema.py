@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def _hide_hypothesis_from_kio() -> None:
-    """Where Hypothesis is installed kio tells it of its types, which nobody here asks for.
+    """Load kio without Hypothesis, so that kio does not register its types there; nothing here needs that.
 
-    That takes a program more than two seconds when it runs in a folder for the first time, and leaves a
-    folder `.hypothesis` there.
+    The registration takes more than two seconds when a program first runs in a folder, and leaves a folder
+    `.hypothesis` there.
     """
     name = "hypothesis.strategies"
     known = sys.modules.get(name)
@@ -64,13 +64,13 @@ def request_schema(api_key: int, version: int) -> Any:
 
 @functools.cache
 def request_values_reader(layout: Layout, api_key: int, version: int) -> ValuesReader:
-    """The reader of a request's body, which yields values by our names."""
+    """Return the reader of a request's body, which yields values by our names."""
     return layout.values_reader(request_schema(api_key, version), version)
 
 
 @functools.cache
 def counting_values_reader(layout: Layout, api_key: int, version: int) -> ValuesReader:
-    """The same reader, which refuses more than MAX_REQUEST_ELEMENTS with MalformedFrame.
+    """Return the same reader, which refuses more than MAX_REQUEST_ELEMENTS with MalformedFrame.
 
     Requests of up to UNCOUNTED_BYTES do not need it.
     """
@@ -86,26 +86,27 @@ def counting_values_reader(layout: Layout, api_key: int, version: int) -> Values
 
 @functools.cache
 def request_writer(layout: Layout, api_key: int, version: int) -> Write:
-    """The writer of a request's body."""
+    """Return the writer of a request's body."""
     return layout.writer(request_schema(api_key, version), version)
 
 
 @functools.cache
 def response_reader(api_key: int, version: int, layout: Layout | None = None) -> Reader:
-    """The reader of a response's body: as an object, or without a layout as a dict by Kafka's names."""
+    """Return the reader of a response's body: as an object, or without a layout as a dict by Kafka's
+    names."""
     schema = response_schema(api_key, version)
     return entity_reader(schema) if layout is None else layout.reader(schema, version)
 
 
 @functools.cache
 def response_writer(layout: Layout, api_key: int, version: int) -> Write:
-    """The writer of a response's body."""
+    """Return the writer of a response's body."""
     return layout.writer(response_schema(api_key, version), version)
 
 
 @functools.cache
 def response_schema(api_key: int, version: int) -> Any:
-    """kio's class of a response, or None for an API or a version that it does not know."""
+    """Return kio's class of a response, or None for an API or a version that it does not know."""
     from kio.index import KioIndexError, load_response_schema
 
     try:
@@ -116,7 +117,7 @@ def response_schema(api_key: int, version: int) -> Any:
 
 @functools.cache
 def newest_version(api_key: int) -> int:
-    """The newest version of an API that kio knows; -1 if it does not know the API."""
+    """Return the newest version of an API that kio knows; -1 if it does not know the API."""
     from kio.schema.index import api_key_map, schema_name_map
 
     return max(schema_name_map[api_key_map[api_key]], default=-1) if api_key in api_key_map else -1

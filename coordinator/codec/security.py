@@ -61,7 +61,7 @@ def _parts(parts: str, names: tuple[str, ...]) -> Layout:
 
 
 def _results(results: str) -> Layout:
-    """The same result for each part."""
+    """Return the layout of a response with the same result for each part."""
     return Layout(
         acls.AclsResponse,
         fields={results: Layout(acls.AclsResponse, absent={"parts": 1})},

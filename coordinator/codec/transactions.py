@@ -1,8 +1,9 @@
 """InitProducerId (22), AddPartitionsToTxn (24), AddOffsetsToTxn (25), EndTxn (26), TxnOffsetCommit (28).
 
-InitProducerId: 3 brings the producer that goes on. AddPartitionsToTxn: 4 is for brokers, several transactions
-at once. EndTxn 5 and TxnOffsetCommit 5 come from clients with an epoch for each transaction (KIP-890), which
-add no partitions and no offsets by themselves. TxnOffsetCommit: 3 brings the member.
+InitProducerId: 3 brings the previous id and epoch of a producer. AddPartitionsToTxn: 4 is for brokers,
+several transactions at once. EndTxn 5 and TxnOffsetCommit 5 come from clients with an epoch for each
+transaction (KIP-890), which add no partitions and no offsets by themselves. TxnOffsetCommit: 3 brings the
+member.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from fencepost.coordinator.protocol.logs import OfTopic
 
 
 class AddPartitionsCall(msgspec.Struct, frozen=True, kw_only=True):
-    """An AddPartitionsToTxn request: one transaction of a client, or several that a broker asks about."""
+    """An AddPartitionsToTxn request: one transaction of a client, or several from a broker."""
 
     transactions: tuple[transactions.AddPartitionsToTxnRequest, ...]
     api_version: int
 
 
 class AddPartitionsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each transaction of the request, in its order."""
+    """The result for each transaction of the request, in its order."""
 
     transactions: tuple[tuple[str, transactions.AddPartitionsToTxnResponse], ...]
 
@@ -67,7 +68,7 @@ def topic_partitions_of(topics: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[
 
 
 def _older(first: int) -> Via:
-    """An error code; before the version `first` clients do not know PRODUCER_FENCED (KIP-588)."""
+    """Return an error code; before the version `first`, clients do not know PRODUCER_FENCED (KIP-588)."""
     return Via(codes={ErrorCode.PRODUCER_FENCED: (first, ErrorCode.INVALID_PRODUCER_EPOCH)})
 
 

@@ -4,8 +4,8 @@ A writer takes the fields of a struct by name and gives its bytes; fields that t
 out. Structs within it are bytes already, by their own writers. Durations and moments are milliseconds, UUIDs
 topic ids, or None for the zero UUID.
 
-Records are a sequence of batches, which go from the log to the socket without being copied: a struct with
-records somewhere in it is written in pieces.
+Records are a sequence of batches, which are sent from the log to the socket without a copy: a struct that
+contains records is written in pieces.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 def unsigned_varint(value: int) -> bytes:
-    """An unsigned variable-length integer."""
+    """Return an unsigned variable-length integer."""
     if 0 <= value < 0x80:
         return _SHORT[value]
     parts = bytearray()
@@ -78,7 +78,7 @@ compact_string: Callable[[str | None], bytes] = _or_null(_compact_text, b"\x00")
 
 @functools.lru_cache(maxsize=65_536)
 def uuid_bytes(topic_id: TopicId | None) -> bytes:
-    """The sixteen bytes of a topic id; zeroes for None."""
+    """Return the sixteen bytes of a topic id; zeroes for None."""
     return bytes(16) if topic_id is None else uuid_from_topic_id(topic_id).bytes
 
 
@@ -103,7 +103,7 @@ _SIZED: dict[tuple[str, bool], tuple[Write, bytes]] = {
     ("bytes", True): (_compact_data, b"\x00"),
     ("bytes", False): (_data, b"\xff\xff\xff\xff"),
 }
-"""By type and flexibility: what writes it, and null."""
+"""The writer and the bytes of null, by type and flexibility."""
 _ZEROES = {"string": "", "bytes": b"", "uuid": None}
 """Of types that are no numbers."""
 
@@ -136,7 +136,7 @@ def _as_it_is(written: Any) -> Any:
 
 
 def field_writer(field: WireField, *, flexible: bool, element: Write | None = None) -> Write:
-    """A writer of one field of a schema's class. `element` writes a struct, bytes by default."""
+    """Return a writer of one field of a schema's class. `element` writes a struct, bytes by default."""
     if field.kafka_type is None:
         write_struct = element or _as_it_is
         if field.is_array:
@@ -160,7 +160,7 @@ def field_writer(field: WireField, *, flexible: bool, element: Write | None = No
 
 @functools.cache
 def is_in_pieces(entity: Any) -> bool:
-    """Return true if a schema's class has records somewhere in it."""
+    """Return true if a schema's class contains records, at any depth."""
     return any(
         field.kafka_type == "records" or (field.struct is not None and is_in_pieces(field.struct))
         for field in wire_fields(entity)
@@ -172,7 +172,7 @@ def unset(_: Any) -> None:
 
 
 def _default(field: WireField) -> Any:
-    """The default as writers take it; a tagged field with it is left out."""
+    """Return the default as writers take it; a tagged field with it is left out."""
     if field.default is REQUIRED:
         if field.is_nullable:
             return None if field.tag is None else REQUIRED
@@ -185,7 +185,7 @@ def _default(field: WireField) -> Any:
 
 
 def default_bytes(field: WireField, *, flexible: bool) -> bytes:
-    """The bytes of a field that has its default; empty for a tagged one, which is left out then."""
+    """Return the bytes of a field that has its default; empty for a tagged one, which is left out then."""
     if field.tag is not None:
         return b""
     data: bytes = field_writer(field, flexible=flexible)(_default(field))
@@ -193,7 +193,7 @@ def default_bytes(field: WireField, *, flexible: bool) -> bytes:
 
 
 class LayoutField(NamedTuple):
-    """How one field of a struct is written: what gives its value, and what makes bytes of that."""
+    """One field of a struct: the getter of its value, and the writer that makes bytes of the value."""
 
     field: WireField
     get: Callable[[Any], Any]
@@ -201,7 +201,7 @@ class LayoutField(NamedTuple):
 
 
 def fields_writer(entity: Any, fields: Iterable[LayoutField]) -> Write:
-    """A writer of a schema's class: from an object to bytes, or to pieces if it holds records.
+    """Return a writer of a schema's class: from an object to bytes, or to pieces if it holds records.
 
     It raises struct.error, AttributeError, TypeError or ValueError for a value that does not fit.
     """

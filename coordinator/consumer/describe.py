@@ -25,7 +25,7 @@ SIMPLE_GROUP_STATE = "Empty"
 
 
 def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str]) -> DescribedGroup:
-    """The group with all its members, by member id."""
+    """Return the group with all its members, by member id."""
     return DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,
@@ -40,7 +40,7 @@ def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str])
 
 
 def missing(group_id: str, message: str) -> DescribedGroup:
-    """The answer for a group that is not there, or is none of this kind."""
+    """Return the response for a group that does not exist, or is of another kind."""
     if not group_id:
         return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     code = ErrorCode.GROUP_ID_NOT_FOUND
@@ -57,7 +57,7 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Top
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
-        # What is being revoked is still the member's, until it confirms the release (KAFKA-20431).
+        # Partitions under revocation are still the member's, until it confirms the release (KAFKA-20431).
         assignment=_named((member.assigned, member.pending_revocation), image),
         target_assignment=_named((target,), image),
         member_type=MemberType.CONSUMER if member.classic is None else MemberType.CLASSIC,
@@ -65,7 +65,7 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Top
 
 
 def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[DescribedPartitions, ...]:
-    """The partitions under their topics' names; topics that were deleted are left out."""
+    """Return the partitions under their topics' names; topics that were deleted are left out."""
     held: dict[TopicId, set[int]] = {}
     for part in parts:
         for topic_id, partitions in part.items():
@@ -108,7 +108,7 @@ def _subscribed(group: ConsumerGroup, member: ConsumerGroupMember) -> tuple[str,
 
 
 def listed_simple(group_id: str) -> ListedGroup:
-    """The row of a group that consists of committed offsets only."""
+    """Return the row of a group that consists of committed offsets only."""
     return ListedGroup(
         group_id=group_id,
         protocol_type="",
@@ -118,7 +118,7 @@ def listed_simple(group_id: str) -> ListedGroup:
 
 
 def matches(row: ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
-    """Whether the row passes the filters; they ignore case, and an empty one lets everything pass.
+    """Return true if the row passes the filters. Filters ignore case, and an empty filter passes every row.
 
     Kafka's filters call a streams group's NotReady `not_ready`.
     """

@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.records import (
     RecordKey,
 )
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
 MEMBER_STABLE = ConsumerGroupMemberState.STABLE
 
@@ -38,10 +38,10 @@ NO_REFRESH = -(2**63)
 
 
 class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
-    """A consumer group: epochs, members, the target assignment, and what follows from them.
+    """A consumer group: epochs, members, the target assignment, and what is derived from them.
 
-    What is derived (state, counts, partition epochs) is kept up to date as members change, so that reading it
-    costs the same in a group of any size.
+    Derived data (state, counts, partition epochs) is updated as members change, so reading it costs the same
+    in a group of any size.
     """
 
     __slots__ = (
@@ -61,11 +61,11 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         self._static_members: dict[str, MemberId] = {}
         self._resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self._stable_at: dict[int, int] = {}
-        """How many members are stable, by their epochs."""
+        """Number of stable members at each epoch."""
         self.static_members: Mapping[str, MemberId] = MappingProxyType(self._static_members)
         """Member ids by instance id."""
         self.resolved: Mapping[str, ConsumerGroupRegularExpressionValue] = MappingProxyType(self._resolved)
-        """What each resolved regular expression matches."""
+        """The matches of each resolved regular expression."""
         self.counts = SubscriptionCounts()
         self.partition_epochs = PartitionEpochs()
 
@@ -81,7 +81,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         return STABLE
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """The member that holds the instance id, if any."""
+        """Return the member that holds the instance id, if any."""
         member_id = self._static_members.get(instance_id)
         return None if member_id is None else self._members[member_id]
 
@@ -95,9 +95,10 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         return member is not None and member.is_reconciled_to(self.group_epoch)
 
     def last_resolution(self) -> tuple[int, int]:
-        """When regular expressions were resolved last, and in which image; NO_REFRESH and 0 if never.
+        """Return the time and the image version of the last resolution of regular expressions; NO_REFRESH and
+        0 if never.
 
-        All expressions of a group are resolved together, so any of them tells.
+        All expressions of a group are resolved together, so any of them has the answer.
         """
         newest = max(self._resolved.values(), key=lambda value: value.timestamp_ms, default=None)
         return (NO_REFRESH, 0) if newest is None else (newest.timestamp_ms, newest.image_version)
@@ -179,7 +180,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         key: ConsumerGroupCurrentMemberAssignmentKey,
         value: ConsumerGroupCurrentMemberAssignmentValue | None,
     ) -> None:
-        """Type 8: a member's epochs and what it holds; its tombstone takes everything from it."""
+        """Type 8: apply a member's epochs and its partitions; the tombstone removes both."""
         old = self._members.get(key.member_id)
         if value is None:
             if old is not None:
@@ -198,7 +199,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     def apply_regular_expression(
         self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None
     ) -> None:
-        """Type 16: what a regular expression matches."""
+        """Type 16: apply the matches of a regular expression."""
         old = self._resolved.pop(key.regular_expression, None)
         self.counts.replace_resolution(
             () if old is None else old.topics, () if value is None else value.topics
@@ -231,7 +232,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     def _place(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None, key: RecordKey
     ) -> None:
-        """Replace a member that stays what it said of itself: epochs and partitions may differ."""
+        """Replace a member whose metadata is unchanged: only epochs and partitions may differ."""
         try:
             self.partition_epochs.replace(old, new)
         except ValueError as error:

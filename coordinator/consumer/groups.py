@@ -1,4 +1,4 @@
-"""All consumer groups of a coordinator: what records say of them, what runs in memory, and their timers."""
+"""All consumer groups of a coordinator: their records, their state in memory, and their timers."""
 
 from __future__ import annotations
 
@@ -52,24 +52,24 @@ from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 from fencepost.coordinator.timers import GroupTimerKind
 
 V4_3 = ReleaseVersion.V4_3
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+"""A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 class Migration(Protocol):
-    """What makes a classic group a consumer group, and the other way round."""
+    """The conversion of a classic group into a consumer group, and back."""
 
     def upgrade(
         self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
     ) -> Outcome | None:
-        """A member that joins a classic group with the newer protocol; None if there is no such group.
+        """Let a member join a classic group with the newer protocol; return None if there is no such group.
 
-        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one.
+        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group remains a classic one.
         """
 
     def removal(
         self, group: ConsumerGroup, gone: Sequence[ConsumerGroupMember], image: TopicsImage, now_ms: int
     ) -> tuple[Record, ...]:
-        """The records that remove members for good, or turn what is left into a classic group."""
+        """Return the records that remove members for good, or turn the rest into a classic group."""
 
 
 class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
@@ -111,7 +111,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     # Records
 
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Forget what was prepared for records that were not written."""
+        """Discard preparations for records that were not written."""
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.resolution_ended(effect.group_id)
@@ -121,7 +121,8 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     # Heartbeats
 
     def answer_again(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome | None:
-        """The answer to a heartbeat like the member's last, if nothing happened that it depends on."""
+        """Return the response to a heartbeat that equals the member's last one, if its inputs are
+        unchanged."""
         soft = self.soft.groups.get(request.group_id)
         if soft is not None:
             contact = soft.contacts.get(request.member_id)
@@ -181,15 +182,15 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         soft: ConsumerGroupSoftState,
         contact: ConsumerGroupContact,
     ) -> None:
-        """Keep what is to be answered again, if the heartbeat that comes next can be foretold."""
+        """Keep a response to repeat, if the next heartbeat can be predicted."""
         reply: Any = outcome.reply
         if not outcome.records:
-            # A member that waits for partitions is looked at each time: others' records decide for it.
+            # A member that waits for partitions is evaluated each time: it depends on the records of others.
             if not group.settled_for(request.member_id):
                 return
             contact.version = soft.version
         elif _moves_an_epoch(outcome):
-            # What the member owns it tells once.
+            # The member reports its partitions only once.
             request = msgspec.structs.replace(request, member_epoch=reply.member_epoch, topic_partitions=None)
             outcome = Outcome(reply=reply)
             contact.version, contact.awaited_epoch = -1, reply.member_epoch
@@ -201,7 +202,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
 
     def surroundings(self, group_id: str, now_ms: int) -> ConsumerHeartbeatContext:
-        """What a heartbeat of a member of that group depends on beside the group."""
+        """Return everything other than the group that a heartbeat of one of its members depends on."""
         return ConsumerHeartbeatContext(
             image=self.image,
             newest_topics=self._newest_topics,
@@ -215,7 +216,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         )
 
     def removal(self, now_ms: int) -> leaving.Removal:
-        """How members are removed at that time."""
+        """Return the function that removes members at that time."""
         return partial(self._removal, now_ms)
 
     def _removal(
@@ -226,7 +227,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     def end_of_members(
         self, group: ConsumerGroup, member_ids: Collection[MemberId], now_ms: int
     ) -> tuple[Record, ...]:
-        """Return the records that remove members, or turn what is left into a classic group."""
+        """Return the records that remove members, or turn the rest into a classic group."""
         return self._removal(now_ms, group, tuple(group.members[one] for one in member_ids))
 
     def raised(self, group: ConsumerGroup) -> tuple[Record, ...]:
@@ -237,7 +238,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     # What happens without a request
 
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
-        """The cluster's topics are others; `changed` are the names of those that differ."""
+        """Take over the changed topics of the cluster; `changed` has the names of those that differ."""
         self.image = after
         if self._newest_topics < 0 or any(topic_id not in before.by_id for topic_id in after.by_id):
             self._newest_topics = after.version
@@ -249,7 +250,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
                 soft.request_metadata_refresh()
 
     def regular_expressions_resolved(self, event: RegularExpressionsResolved, now_ms: int) -> Outcome:
-        """The topics that match a group's regular expressions were looked up."""
+        """Handle the matches that were found for a group's regular expressions."""
         self.resolution_ended(event.group_id)
         group = self._groups.get(event.group_id)
         if group is None or not event.topics:
@@ -260,12 +261,12 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         return Outcome(records=records)
 
     def resolution_ended(self, group_id: str) -> None:
-        """The group waits for its regular expressions no more."""
+        """Note that the resolution of the group's regular expressions has ended."""
         self.soft.resolving.pop(group_id, None)
         self.soft.of(group_id).version += 1
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
-        """Run the most overdue timer that ends something; None if there is none."""
+        """Run the most overdue timer that ends something; return None without one."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
             if key.kind is GroupTimerKind.SESSION:
                 if self.soft.session_is_over(key, now_ms):
@@ -280,7 +281,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     # Administration
 
     def describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
-        """ConsumerGroupDescribe: each group that was asked for, in that order."""
+        """ConsumerGroupDescribe: describe each group of the request, in that order."""
 
         def described(group_id: str) -> DescribedGroup:
             group = self._groups.get(group_id)
@@ -321,7 +322,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     def reported(
         self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
     ) -> ReportedMember:
-        """Return what a heartbeat says of its member."""
+        """Return what a heartbeat reports about its member."""
         group = self._groups.get(request.group_id)
         member = None if group is None else group.members.get(member_id)
         if member is None:
@@ -330,13 +331,14 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         return ReportedMember(request.topic_partitions, member.assigned, stable)
 
     def knows_its_topics(self, group: ConsumerGroup, image: TopicsImage) -> bool:
-        """Return whether all that expressions match was found, and the target is of today's topics."""
+        """Return true if all regular expressions are resolved, and the target is based on the present
+        topics."""
         found = all(each.regex in group.resolved for each in group.members.values() if each.regex)
         return found and group.metadata_hash == metadata_hash(group.counts.topics(), image)
 
 
 def _moves_an_epoch(outcome: Outcome) -> bool:
-    """Whether a heartbeat moves its member to another epoch, and tells it of nothing else."""
+    """Return true if a heartbeat moves its member to another epoch, and its response has no assignment."""
     reply: Any = outcome.reply
     return (
         len(outcome.records) == 1

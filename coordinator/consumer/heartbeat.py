@@ -1,7 +1,7 @@
-"""What one heartbeat does to its group: join, change, acknowledge, or nothing (KIP-848, Heartbeat).
+"""The effect of one heartbeat on its group: join, change, acknowledge, or nothing (KIP-848, Heartbeat).
 
 The order is Kafka's: find the member, update it, raise the group epoch if the assignment's inputs changed,
-compute a target if one is due, and bring this one member closer to it. Others notice with their own
+compute a target if one is due, and bring this one member closer to it. Other members learn of it in their own
 heartbeats.
 """
 
@@ -48,18 +48,18 @@ from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 
 class ConsumerHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """All that a heartbeat depends on besides its group and itself."""
+    """All inputs of a heartbeat other than its group and itself."""
 
     image: TopicsImage
     newest_topics: int
     """The version of the last image in which a topic was created."""
     settings: GroupSettings
     assignors: Mapping[str, Assignor]
-    """By name; the first is used when no member asks for one."""
+    """Assignors by name; the first is used if no member asks for one."""
     max_size: int
     regex_refresh_interval_ms: int
     resolving: bool
-    """True if an answer about the group's regular expressions is outstanding."""
+    """True while the group's regular expressions are being resolved."""
     preference_raises_epoch: bool
     """True if another preferred assignor is reason enough for a new target (Kafka 4.4)."""
     now_ms: int
@@ -72,7 +72,7 @@ def heartbeat(
     member_id: MemberId,
     around: ConsumerHeartbeatContext,
 ) -> Outcome:
-    """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
+    """Return the outcome of a heartbeat with an epoch of 0 or more; `group` is new if it did not exist.
 
     :raises ProtocolError: if the heartbeat breaks a rule; nothing changes then.
     """
@@ -95,7 +95,7 @@ def heartbeat(
 
 
 class Evaluated(msgspec.Struct, frozen=True, gc=False):
-    """A member after one request of it, and what that takes."""
+    """A member after one of its requests, with the records and effects of that."""
 
     member: ConsumerGroupMember
     records: tuple[Record, ...]
@@ -112,7 +112,7 @@ def evaluate(
     records: tuple[Record, ...],
     around: ConsumerHeartbeatContext,
 ) -> Evaluated:
-    """What follows when `old` now is `new` and owns what it says; `records` are those that led to `old`.
+    """Return the result of changing the member `old` into `new`, which owns `owned`; `records` led to `old`.
 
     :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
     """
@@ -120,7 +120,7 @@ def evaluate(
     same = new is old and replaced is None
     if same and _is_settled(group, soft, new, around.now_ms):
         return Evaluated(new, records, _effects(group, new, group.counts, around))
-    # A known member that joins under the instance id of another one: what it was before counts no more.
+    # A known member joins under the instance id of another one: its former state no longer counts.
     absorbed = None if replaced is None else group.members.get(new.member_id)
     change = _NO_CHANGE if same else _change(group, old, new, absorbed, around)
     records += change.records
@@ -155,13 +155,13 @@ def evaluate(
 
 
 class _Change(msgspec.Struct, frozen=True, gc=False):
-    """What a member that says something new, or takes the place of another one, does to its group."""
+    """The effect on the group of a member that reports something new, or that replaces another member."""
 
     records: tuple[Record, ...] = ()
     counts: SubscriptionCounts | None = None
-    """The group's with this member; None if they stay as they are."""
+    """The group's counts with this member; None if they are unchanged."""
     of_subscription: bool = False
-    """True if its topics may be others."""
+    """True if its topics may differ."""
     raises_epoch: bool = False
 
 
@@ -175,7 +175,7 @@ def _change(
     absorbed: ConsumerGroupMember | None,
     around: ConsumerHeartbeatContext,
 ) -> _Change:
-    """The change from `old` to `new`; `absorbed` counts no more, as if it had left.
+    """Return the change from `old` to `new`; `absorbed` no longer counts, as if it had left.
 
     :raises ProtocolError: if its expression can't be read.
     """
@@ -204,7 +204,8 @@ def _change(
 def _member(
     group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: MemberId
 ) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
-    """The member as it was, new or known, and the records by which it replaces a static one."""
+    """Return the member before the heartbeat, new or known, and the records by which it replaces a static
+    one."""
     joining = request.member_epoch == JOIN_EPOCH
     instance_id = request.instance_id
     if instance_id is None:
@@ -228,7 +229,8 @@ def _member(
 def replacement(
     group: ConsumerGroup, holder: ConsumerGroupMember, member_id: MemberId
 ) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
-    """A static member that came back: all that its predecessor had, under the id it has now."""
+    """Return a static member that returned, with the state of its predecessor under its new id, and the
+    records."""
     group_id = group.group_id
     member = msgspec.structs.replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
     target = ConsumerGroupTargetAssignmentMemberValue(group.targets.get(holder.member_id, NO_PARTITIONS))
@@ -243,7 +245,8 @@ def replacement(
 def _is_settled(
     group: ConsumerGroup, soft: ConsumerGroupSoftState, member: ConsumerGroupMember, now_ms: int
 ) -> bool:
-    """Whether a member that says nothing new has reached the newest target, and no other is due."""
+    """Return true if a member that reports nothing new has reached the newest target, and no other target is
+    due."""
     epoch = group.group_epoch
     return (
         group.assignment_epoch == epoch
@@ -253,7 +256,7 @@ def _is_settled(
 
 
 def _taken_without(group: ConsumerGroup, absorbed: ConsumerGroupMember) -> Taken:
-    """Which partitions are held, without those of a member that counts no more."""
+    """Return the lookup of held partitions that ignores those of a member that no longer counts."""
     gone = absorbed.assignment_epochs
 
     def taken(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
@@ -268,9 +271,10 @@ def _prefers_another(
     counts: SubscriptionCounts,
     around: ConsumerHeartbeatContext,
 ) -> bool:
-    """Return true if the group's members, by these counts, now ask for another assignor than before.
+    """Return true if the group's members, by these counts, now ask for a different assignor.
 
-    While no vote changes none does: of a tie each look may make something else, and no group would settle.
+    Keep the chosen assignor until a vote changes: if each look could decide a tie differently, no group would
+    settle.
     """
     if counts.assignors == group.counts.assignors:
         return False
@@ -303,7 +307,7 @@ def _due_target(
     epoch: int,
     around: ConsumerHeartbeatContext,
 ) -> ConsumerTarget | None:
-    """A new target, if it is time for one."""
+    """Return a new target, if it is time for one."""
     due = group.assignment_epoch < epoch and may_assign_again(
         group.assignment_timestamp_ms, around.settings.assignment_interval_ms, around.now_ms
     )
@@ -321,7 +325,7 @@ def _reply(
     new: ConsumerGroupMember,
     heartbeat_interval_ms: int,
 ) -> ConsumerGroupHeartbeatResponse:
-    """The answer. It holds the whole assignment after a full request, or when the assignment changed."""
+    """Return the response. It has the whole assignment after a full request, or if the assignment changed."""
     full = (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)

@@ -1,4 +1,5 @@
-"""How members go: on their own, for a while, by a timer, or removed by an administrator (KIP-848)."""
+"""The removal of members: they leave, leave for a while, time out, or are removed by an administrator
+(KIP-848)."""
 
 from __future__ import annotations
 
@@ -35,11 +36,12 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 Removal: TypeAlias = Callable[[ConsumerGroup, Sequence[ConsumerGroupMember]], tuple[Record, ...]]
-"""The records that remove members for good: `removal_records`, or what turns the group into another kind."""
+"""The records that remove members for good: `removal_records`, or those that turn the group into another
+kind."""
 
 
 def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, removal: Removal) -> Outcome:
-    """The outcome of a heartbeat with epoch -1 or -2.
+    """Return the outcome of a heartbeat with epoch -1 or -2.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id.
     """
@@ -56,7 +58,7 @@ def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, removal:
 
 
 def _away(member: ConsumerGroupMember) -> ConsumerGroupMember:
-    """The static member while it is away: it keeps what is assigned to it, and nothing else."""
+    """Return the static member as it is while away: it keeps its assigned partitions, and nothing else."""
     return msgspec.structs.replace(
         member,
         member_epoch=STATIC_LEAVE_EPOCH,
@@ -66,7 +68,7 @@ def _away(member: ConsumerGroupMember) -> ConsumerGroupMember:
 
 
 def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> ConsumerGroupMember:
-    """The member that an administrator means: by instance id if that is given, else by member id.
+    """Return the member that an administrator means: by instance id if that is given, else by member id.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if both are given and differ.
     """
@@ -79,7 +81,7 @@ def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> Consum
 
 
 def remove_members(group: ConsumerGroup, request: LeaveGroupBatchRequest, removal: Removal) -> Outcome:
-    """LeaveGroup: removes those of several members that are there."""
+    """LeaveGroup: remove those of several members that exist."""
     found: dict[MemberId, ConsumerGroupMember] = {}
     replies = []
     for one in request.members:
@@ -102,9 +104,10 @@ def removal_records(
     image: TopicsImage,
     release: ReleaseVersion,
 ) -> tuple[Record, ...]:
-    """The records that remove members for good and raise the group epoch, once for all of them.
+    """Return the records that remove members for good and raise the group epoch, once for all of them.
 
-    From Kafka 4.4 on a group that loses its last member has the target of its epoch: none is to be computed.
+    From Kafka 4.4 on, a group that loses its last member has the target of its epoch, so that no target is
+    computed.
     """
     records = [record for member in members for record in member_tombstones(group.group_id, member.member_id)]
     counts = group.counts.copy()
@@ -122,7 +125,7 @@ def removal_records(
 
 
 def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
-    """The end of one member. Replay relies on the order."""
+    """Return the tombstones of one member. Replay relies on their order."""
     return (
         Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
         Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),
@@ -131,7 +134,7 @@ def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
 
 
 def group_tombstones(group: ConsumerGroup) -> tuple[Record, ...]:
-    """The end of a group, whatever is left in it. Replay relies on the order."""
+    """Return the tombstones of a group, whatever is left in it. Replay relies on their order."""
     group_id = group.group_id
     members = sorted(group.members)
     # A target can outlive its member only in a journal that lost records; it must not keep the group alive.

@@ -17,11 +17,11 @@ from fencepost.coordinator.protocol.records import (
 )
 
 STABLE = ConsumerGroupMemberState.STABLE
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+"""A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
-    """What the coordinator knows of a member: what it said of itself, its epochs, and what it holds.
+    """A member as the coordinator knows it: what it reported about itself, its epochs, and what it holds.
 
     `assigned` and `pending_revocation` are disjoint, and no other member holds any of them.
     """
@@ -35,17 +35,17 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     subscribed_topic_names: tuple[str, ...] = ()
     """Sorted, without duplicates."""
     subscribed_topic_regex: str | None = ""
-    """"" until the member brings one; None only from a journal of another coordinator."""
+    """"" until the member sends one; None only from a journal of another coordinator."""
     server_assignor: str | None = None
     state: ConsumerGroupMemberState = ConsumerGroupMemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
     classic: ClassicMemberMetadata | None = None
-    """What marks a member that speaks the classic protocol (KIP-848, Migration)."""
+    """The data of a member that speaks the classic protocol; None for other members (KIP-848, Migration)."""
 
     @property
     def regex(self) -> str | None:
-        """The regular expression it subscribes to; None if there is none, or an empty one."""
+        """The regular expression that it subscribes to; None without one, or for an empty one."""
         return self.subscribed_topic_regex or None
 
     def is_reconciled_to(self, epoch: int) -> bool:
@@ -53,9 +53,9 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self.member_epoch == epoch and self.state is STABLE
 
     def with_heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
-        """The member with what a heartbeat says of it; None and -1 in the request keep what is known.
+        """Return the member updated by a heartbeat; None and -1 in the request keep the known values.
 
-        Answers the same object if nothing changed.
+        It is the same object if nothing changed.
         """
         names = request.subscribed_topic_names
         if names is None and self._says_nothing_new(request):
@@ -83,7 +83,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self if found == self else found
 
     def _says_nothing_new(self, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Whether a heartbeat without topics is a keepalive, or an acknowledgement: most are."""
+        """Return true if a heartbeat without topics is a keepalive or an acknowledgement, as most are."""
         return (
             self.classic is None
             and request.rebalance_timeout_ms == -1
@@ -98,11 +98,11 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     def with_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue, target: Partitions = NO_PARTITIONS
     ) -> ConsumerGroupMember:
-        """The member after a CurrentMemberAssignment record.
+        """Return the member after a CurrentMemberAssignment record.
 
         Partitions without an assignment epoch (a record older than KIP-1251) get the member's, at least 0.
-        What stays equal stays the same object, also for members that reach their target: most records
-        move an epoch and nothing else, and thousands of members hold thousands of partitions.
+        Equal parts stay the same objects, also for members that reach their target: most records only move an
+        epoch, and thousands of members hold thousands of partitions.
 
         :raises ValueError: if the record has a partition twice.
         """
@@ -126,7 +126,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
 
 
 def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[TopicId, dict[int, int]]:
-    """An epoch for each partition of the record, and for no other.
+    """Return an epoch for each partition of the record, and for no other.
 
     :raises ValueError: if the record has a partition twice.
     """

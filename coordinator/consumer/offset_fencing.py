@@ -1,4 +1,5 @@
-"""Who may commit and fetch offsets of a consumer group (KIP-848, OffsetCommit and OffsetFetch; KIP-1251)."""
+"""Checks of commits and fetches of a consumer group's offsets (KIP-848, OffsetCommit and OffsetFetch;
+KIP-1251)."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from fencepost.coordinator.protocol.offsets import (
 
 
 def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> PartitionFence | None:
-    """Whether the request may commit: None for any partition, else a check to make for each.
+    """Check that the request may commit. Return None if it may for any partition, else a check for each one.
 
-    The current epoch may commit for every partition, assigned or not. An older one may commit for a
-    partition that the member has held since then, or since before.
+    The current epoch may commit for every partition, assigned or not. An older one may commit for a partition
+    that the member has held since then, or since before.
 
-    :raises ProtocolError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION for a request from before member epochs,
-        or STALE_MEMBER_EPOCH for an epoch that the member has not reached; a member that speaks the classic
-        protocol is told ILLEGAL_GENERATION.
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION for a request from before member epochs, or
+        STALE_MEMBER_EPOCH for an epoch that the member has not reached; a member that speaks the classic
+        protocol gets ILLEGAL_GENERATION.
     """
     epoch = request.member_epoch
     if epoch < 0 and not group.members:
@@ -46,7 +47,7 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Partitio
 
 
 def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
-    """A check that the member holds the partition, and did so at that epoch of its own."""
+    """Return a check that the member holds the partition, and held it at that epoch of its own."""
 
     def check(topic_id: TopicId, partition: int) -> None:
         assigned_at = member.assignment_epochs.get(topic_id, {}).get(partition)
@@ -66,7 +67,8 @@ def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
 
 
 def check_fetch(group: ConsumerGroup, request: OffsetFetchRequest) -> None:
-    """Whether the request may fetch: without a member anyone may, a member at its current epoch only.
+    """Check that the request may fetch. Any request may without a member; a member may at its current epoch
+    only.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a classic member.
     """

@@ -1,4 +1,4 @@
-"""Who holds which partition, and since when: the member epoch of each holder (KIP-848, Partition Epoch)."""
+"""The holder of each partition, and the member epoch of each holder (KIP-848, Partition Epoch)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _NOTHING: Mapping[TopicId, dict[int, int]] = {}
 class PartitionEpochs:
     """Holders of all partitions that members hold, assigned or not yet revoked; derived from the members.
 
-    A partition's epoch is its holder's, so a member that goes on to another epoch and keeps what it has is
-    one entry. A static member that is away still holds its partitions, at epoch -2.
+    A partition's epoch is its holder's, so a member that moves to another epoch and keeps its partitions
+    changes one entry. A static member that is away still holds its partitions, at epoch -2.
     """
 
     __slots__ = ("_epochs", "_held", "_ousted", "_topics")
@@ -32,33 +32,33 @@ class PartitionEpochs:
         self._epochs: dict[MemberId, int] = {}
         """The epoch of each holder."""
         self._ousted: set[MemberId] = set()
-        """Members of whose partitions some were read as another's: their own release is still to come."""
+        """Members that lost partitions to another member's record before their own release was read."""
 
     def of(self, topic_id: TopicId, partition: int) -> int:
-        """The holder's member epoch; -1 if the partition is free."""
+        """Return the holder's member epoch; -1 if the partition is free."""
         return self.of_all(topic_id, (partition,))[0]
 
     def of_all(self, topic_id: TopicId, partitions: Iterable[int]) -> list[int]:
-        """The same for several partitions of a topic, in their order."""
+        """Return the same for several partitions of a topic, in their order."""
         holders, epochs = self._topics.get(topic_id, _NOBODY), self._epochs
         known = len(holders)
         found = [holders[number] if number < known else None for number in partitions]
-        if found and found.count(found[0]) == len(found):  # mostly they are one member's
+        if found and found.count(found[0]) == len(found):  # mostly they belong to one member
             holder = found[0]
             return [NO_EPOCH if holder is None else epochs[holder]] * len(found)
         return [NO_EPOCH if holder is None else epochs[holder] for holder in found]
 
     def taken(self, topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
-        """Those of the topic's partitions that someone holds."""
+        """Return those of the topic's partitions that any member holds."""
         holders = self._topics.get(topic_id, _NOBODY)
         known = len(holders)
         return {number for number in partitions if number < known and holders[number] is not None}
 
     def replace(self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None) -> None:
-        """Let go of what `old` holds, then hold what `new` holds; they are one member, before and after.
+        """Release the partitions of `old`, then hold those of `new`: one member, before and after.
 
-        An entry of another member is left alone: while a log is being compacted a newer holder may be read
-        before the old one's release (KAFKA-19862).
+        An entry of another member is not changed. In a compacted log, a newer holder may be read before the
+        old one's release (KAFKA-19862).
 
         :raises ValueError: if a partition of `new` is held by another member at its epoch or a later one;
             nothing changes then.
@@ -71,7 +71,7 @@ class PartitionEpochs:
         after = _NOTHING if new is None else new.assignment_epochs
         ousted = member_id in self._ousted
         if ousted or after is not before:
-            # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
+            # Usually only the difference is entered. An ousted member lost entries: all are entered again.
             lost, gained = (before, after) if ousted else _exchanged(before, after)
             if gained:
                 self._check_free(member, gained)
@@ -132,7 +132,7 @@ class PartitionEpochs:
         return self._held
 
     def as_dict(self) -> dict[TopicId, dict[int, int]]:
-        """A copy: epoch by topic id and partition."""
+        """Return a copy: epoch by topic id and partition."""
         epochs = self._epochs
         return {
             topic_id: {number: epochs[holder] for number, holder in enumerate(holders) if holder is not None}
@@ -143,7 +143,7 @@ class PartitionEpochs:
 def _exchanged(
     before: Mapping[TopicId, dict[int, int]], after: Mapping[TopicId, dict[int, int]]
 ) -> tuple[_Held, _Held]:
-    """The partitions that only the first has, and those that only the second has."""
+    """Return the partitions that only the first has, and those that only the second has."""
     if not before or not after:
         return before, after
     lost: dict[TopicId, Collection[int]] = {
@@ -154,7 +154,7 @@ def _exchanged(
         known = before.get(topic_id)
         if known is None:
             gained[topic_id] = numbers
-        elif known != numbers:  # a change is seldom about all topics
+        elif known != numbers:  # a change seldom affects all topics
             if gone := known.keys() - numbers.keys():
                 lost[topic_id] = gone
             if numbers.keys() - known.keys():

@@ -1,8 +1,8 @@
-"""One member's way to its target: a function of the member, its target, and what is free.
+"""Reconciles one member with its target: a function of the member, its target, and the free partitions.
 
-A member lets go of what it must before anything new is given to it, and its epoch moves only once it has
-(KIP-848, Reconciliation). Only the partitions that a heartbeat lists confirm a release: a heartbeat that
-lists nothing (None) confirms nothing.
+A member must release partitions before it receives new ones, and its epoch moves only after that (KIP-848,
+Reconciliation). Only the partitions that a heartbeat lists confirm a release: a heartbeat that lists nothing
+(None) confirms nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from fencepost.coordinator.consumer.states import (
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = ConsumerGroupMemberState
 REVOKE, WAIT, SETTLE, _ = ConsumerReconciliationStep
 
 Taken = Callable[[TopicId, Iterable[int]], set[int]]
-"""Which of a topic's partitions anyone holds, this member included."""
+"""Returns those of a topic's partitions that any member holds, this member included."""
 Epochs = dict[TopicId, dict[int, int]]
 
 
@@ -40,13 +40,14 @@ def reconcile(
     owned: Partitions | None,
     taken: Taken,
 ) -> ConsumerGroupMember:
-    """The member after one evaluation; the same object if nothing changed.
+    """Return the member after one evaluation; the same object if nothing changed.
 
-    `subscribed` are the ids of the existing topics of its subscription; `names_nothing` if there is no topic
-    in it, not even one that does not exist. `owned` is what its heartbeat lists.
+    `subscribed` are the ids of the existing topics of its subscription; `names_nothing` is true if its
+    subscription names no topic, not even one that does not exist. `owned` are the partitions that its
+    heartbeat lists.
 
-    :raises ProtocolError: FENCED_MEMBER_EPOCH if the member's state is one of a newer coordinator and it
-        still owns something, or does not say.
+    :raises ProtocolError: FENCED_MEMBER_EPOCH if a newer coordinator wrote the member's state, and the member
+        owns partitions or does not list them.
     """
     if not subscription_changed and member.is_reconciled_to(target_epoch):
         return member
@@ -72,7 +73,7 @@ def reconcile(
 
 
 def releases(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Return true if the heartbeat says that the member owns none of these partitions."""
+    """Return true if the heartbeat reports that the member owns none of these partitions."""
     if owned is None:
         return False
     return all(
@@ -111,9 +112,10 @@ def _next(
     owned: Partitions | None,
     taken: Taken,
 ) -> ConsumerGroupMember:
-    """Towards the target: first revoke what is outside of it, then take what is free.
+    """Return the member one step closer to its target: first revoke partitions outside of it, then take free
+    ones.
 
-    `target` has no topics outside the subscription any more (KAFKA-19431).
+    `target` has no topics outside the subscription (KAFKA-19431).
     """
     if target == member.assigned:
         state = MEMBER_TABLE.next(member.state, SETTLE)
@@ -128,7 +130,7 @@ def _next(
         else:
             _put(keep, topic_id, set(assigned).intersection(wanted))
             _put(revoke, topic_id, set(assigned).difference(wanted))
-    # The epoch stands still while a revocation is outstanding (KAFKA-19974).
+    # The epoch does not change while a revocation is outstanding (KAFKA-19974).
     if revoke and not releases(owned, revoke):
         state = MEMBER_TABLE.next(member.state, REVOKE)
         return _moved(member, state, member.member_epoch, keep, revoke)
@@ -148,7 +150,7 @@ def _next(
                 wanted = tuple(sorted(set(wanted) - blocked))
         if wanted:
             reached[topic_id] = wanted
-    # All of the target is the target itself, the same object: there are thousands of members.
+    # A whole target is stored as the same object: there are thousands of members.
     assigned_now = target if step is SETTLE and [*reached] == [*target] else reached
     state = MEMBER_TABLE.next(member.state, step)
     return _moved(member, state, target_epoch, assigned_now, NO_PARTITIONS, added=add)
@@ -163,7 +165,8 @@ def _moved(
     *,
     added: Partitions = NO_PARTITIONS,
 ) -> ConsumerGroupMember:
-    """The evaluated member. What was held before keeps its assignment epoch; `added` gets this one."""
+    """Return the evaluated member. Partitions held before keep their assignment epochs; `added` gets
+    `epoch`."""
     if assigned is member.assigned and not pending and not member.pending_revocation and not added:
         held: Epochs = member.assignment_epochs
     else:
@@ -189,7 +192,7 @@ def _held_since(
             if topic_id in added:
                 known = known | dict.fromkeys(added[topic_id], epoch)
             if tuple(known) == numbers:
-                held[topic_id] = known  # mostly the same object: a change is seldom about all topics
+                held[topic_id] = known  # mostly the same object: a change seldom affects all topics
             else:
                 of_part = {number: known[number] for number in numbers}
                 held[topic_id] = held[topic_id] | of_part if topic_id in held else of_part

@@ -1,8 +1,8 @@
-"""Subscriptions by regular expression (KIP-848, Regular Expressions): validate, resolve, and when to.
+"""Subscriptions by regular expression (KIP-848, Regular Expressions): when to validate and resolve them.
 
 Expressions are RE2's and must match a topic's whole name; internal topics are matched like any other. A
-group's expressions are resolved together and outside of the heartbeat that asks for it: a coordinator's
-step only says that they should be, and the answer comes back as an event.
+group's expressions are resolved together, and outside of the heartbeat that needs them: the coordinator's
+step requests it as an effect, and the result returns as an event.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def resolving(effect: ResolveRegularExpressions, image: TopicsImage) -> Sliced[R
     """Carry the effect out on this image: return the event to feed back to the coordinator.
 
     An expression that is not valid matches nothing. The coordinator refuses it before a member can subscribe
-    to it, so it comes from a journal of another version.
+    to it, so it is from a journal of another version.
     """
     names = sorted(image.by_name)
     topics: dict[str, tuple[str, ...]] = {}
@@ -70,7 +70,7 @@ def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExp
 
 
 class RegexChange(enum.Enum):
-    """What a heartbeat does to the regular expressions of its group."""
+    """The effect of a heartbeat on the regular expressions of its group."""
 
     NONE = enum.auto()
     UNRESOLVED = enum.auto()
@@ -79,12 +79,12 @@ class RegexChange(enum.Enum):
     """The member has another one whose topics are known, or dropped its own: the target must follow."""
 
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE, UNRESOLVED, RESOLVED = RegexChange
 
 
 def change_of(group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember) -> RegexChange:
-    """How the member's new expression differs.
+    """Return how the member's regular expression changed.
 
     :raises ProtocolError: INVALID_REGULAR_EXPRESSION if the expression is new in the group and malformed.
     """
@@ -99,7 +99,7 @@ def change_of(group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroup
 
 
 def tombstone(group_id: str, expression: str) -> Record:
-    """The record that ends an expression's resolution."""
+    """Return the record that ends an expression's resolution."""
     return Record(ConsumerGroupRegularExpressionKey(group_id, expression), None)
 
 
@@ -112,10 +112,11 @@ def to_resolve(
     refresh_interval_ms: int,
     now_ms: int,
 ) -> tuple[ResolveRegularExpressions, ...]:
-    """The effect to resolve the expressions of a group that has some, if it is due.
+    """Return the effect to resolve the expressions of a group that has some, if it is due.
 
-    `counts` are the group's with the member that sent the heartbeat, `brings_new` says that its expression
-    is new in the group, and `newest_topics` is the version of the last image in which a topic was created.
+    `counts` are the group's, including the member that sent the heartbeat. `brings_new` is true if its
+    expression is new in the group. `newest_topics` is the version of the last image in which a topic was
+    created.
     """
     refreshed_ms, version = group.last_resolution()
     if now_ms <= refreshed_ms + MIN_REFRESH_INTERVAL_MS:
@@ -134,7 +135,7 @@ def to_resolve(
 
 
 def next_check_ms(group: ConsumerGroup, refresh_interval_ms: int, now_ms: int) -> int:
-    """When `to_resolve` may answer differently although nothing happened in between."""
+    """Return the time at which `to_resolve` may change its result without any event, in ms."""
     if not group.counts.regexes:
         return NEVER_MS
     refreshed_ms, _ = group.last_resolution()
@@ -147,9 +148,9 @@ def next_check_ms(group: ConsumerGroup, refresh_interval_ms: int, now_ms: int) -
 def resolution_records(
     group: ConsumerGroup, resolved: RegularExpressionsResolved, image: TopicsImage, now_ms: int
 ) -> tuple[tuple[Record, ...], int]:
-    """The records of an answer, and the group epoch after it: raised if the target must follow.
+    """Return the records of a resolution, and the group epoch after it: raised if the target must follow.
 
-    Each expression that is still in use gets a record, whether it changed or not.
+    Each expression that is still in use gets a record, even if its matches are unchanged.
     """
     records = []
     counts = group.counts.copy()
@@ -176,11 +177,11 @@ def resolution_records(
 
 
 def _strands(group: ConsumerGroup, expression: str, image: TopicsImage) -> bool:
-    """Return true if an expression that turns out to match nothing leaves partitions in targets of its users.
+    """Return true if an expression without matches leaves partitions in the targets of its users.
 
-    They came from an earlier expression. The group's topics may be the same as before, so nothing else
-    would tell that the target must follow, and nobody would read those partitions. While a new target is
-    due anyway, it will follow without being told.
+    They are from an earlier expression. The group's topics may be unchanged, so nothing else would show that
+    a new target is needed, and no member would read those partitions. If a new target is due anyway, no other
+    sign is needed.
     """
     return group.assignment_epoch >= group.group_epoch and any(
         not existing_ids(member.subscribed_topic_names, image).issuperset(group.targets.get(member_id, ()))
@@ -190,9 +191,9 @@ def _strands(group: ConsumerGroup, expression: str, image: TopicsImage) -> bool:
 
 
 def end_unused(group: ConsumerGroup, counts: SubscriptionCounts) -> tuple[Record, ...]:
-    """The tombstones of expressions that nobody uses any more; their topics go out of the counts.
+    """Return the tombstones of expressions without users, and remove their topics from the counts.
 
-    `counts` are what the group's will be once its members have changed.
+    `counts` are the group's counts after the change of its members.
     """
     unused = sorted(regex for regex in group.counts.regexes if regex not in counts.regexes)
     for expression in unused:

@@ -20,15 +20,15 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 
 UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+"""A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
 class ConsumerGroupContact(MemberContact):
-    """When a member was heard last, and its last heartbeat that changed nothing, with the answer.
+    """The last contact with a member, and its last heartbeat that changed nothing, with the response.
 
-    The answer may be given again to an equal heartbeat as long as no record was applied that it depends on
-    (`version` is the group's) and time has not reached `until_ms`. Of a heartbeat that moves its member's
-    epoch and nothing else, the next one and its answer are kept: they hold once the record is applied.
+    An equal heartbeat may get the same response again until `until_ms`, as long as no record that it depends
+    on is applied (`version` is the group's). After a heartbeat that moves its member's epoch and nothing
+    else, the next heartbeat and its response are kept: they hold once the record is applied.
     """
 
     __slots__ = ("answer", "awaited_epoch", "request", "revoking", "until_ms", "version")
@@ -39,7 +39,7 @@ class ConsumerGroupContact(MemberContact):
         self.answer: Outcome = NOTHING
         self.version = -1
         self.awaited_epoch: int | None = None
-        """The epoch that the member has to reach before the answer holds; None if it need not."""
+        """The epoch that the member has to reach before the response holds; None without such a condition."""
         self.until_ms = 0
         self.revoking = False
         """True if its rebalance timer runs."""
@@ -53,7 +53,7 @@ class ConsumerGroupSoftState(EpochGroupSoftState[ConsumerGroupContact]):
     def __init__(self) -> None:
         super().__init__()
         self.version = 0
-        """Counts what may change the answer to a heartbeat."""
+        """Number of changes that may change the response to a heartbeat."""
 
 
 class ConsumerSoftState(SoftState[ConsumerGroupSoftState, ConsumerGroup, ConsumerGroupMember]):
@@ -71,10 +71,10 @@ class ConsumerSoftState(SoftState[ConsumerGroupSoftState, ConsumerGroup, Consume
     def __init__(self, session_timeout_ms: Callable[[str], int]) -> None:
         super().__init__(ConsumerGroupSoftState, session_timeout_ms)
         self.resolving: dict[str, None] = {}
-        """Groups that wait for an answer about their regular expressions."""
+        """Groups whose regular expressions are being resolved."""
 
     def follow(self, key: Any, value: Any, group: ConsumerGroup | None) -> None:
-        """Adapt to a record of a group that was just applied; None if it ended the group."""
+        """Update the soft state after a record of a group was applied; None if the record ended the group."""
         group_id = key.group_id
         if group is None:
             self.groups.pop(group_id, None)
@@ -103,27 +103,27 @@ class ConsumerSoftState(SoftState[ConsumerGroupSoftState, ConsumerGroup, Consume
                     self._told(group_id, group.members[key.member_id], soft.contacts[key.member_id])
 
     def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
-        """Start over after a load: every member was heard just now."""
+        """Start over after a load: every session starts now."""
         self.resolving = {}
         super().rebuild(groups, now_ms)
 
     def restart_sessions(self, group_id: str) -> None:
-        """Bring the timers of a group in line, and forget answers."""
+        """Adjust the timers of a group, and forget kept responses."""
         self.of(group_id).version += 1
         super().restart_sessions(group_id)
 
     def expect(self, kind: GroupTimerKind, group_id: str, member: ConsumerGroupMember) -> None:
-        """A member of the classic protocol has its rebalance time-out to join, or to sync."""
+        """Start the rebalance timeout of a classic-protocol member that has to join, or to sync."""
         key = GroupTimerKey(kind, group_id, member.member_id)
         if kind is not GroupTimerKind.JOIN or key not in self.timers:
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
 
     def expect_no_more(self, kind: GroupTimerKind, group_id: str, member_id: MemberId) -> None:
-        """It did."""
+        """Cancel the timeout of a member that joined or synced."""
         self.timers.cancel(GroupTimerKey(kind, group_id, member_id))
 
     def discard(self, records: Iterable[Record]) -> None:
-        """These were not written: of members that they were to make nothing is expected, nor other epochs."""
+        """Undo expectations about members and epochs in records that were not written."""
         for record in records:
             key = record.key
             contacts = self.of(key.group_id).contacts
@@ -138,7 +138,7 @@ class ConsumerSoftState(SoftState[ConsumerGroupSoftState, ConsumerGroup, Consume
         return contact
 
     def _told(self, group_id: str, member: ConsumerGroupMember, contact: ConsumerGroupContact) -> None:
-        """A member said something of itself: it may have changed its protocol."""
+        """Adapt to a change of a member's metadata: it may have changed its protocol."""
         session_ms = None if member.classic is None else member.classic.session_timeout_ms
         if contact.session_ms != session_ms:
             contact.session_ms = session_ms
@@ -150,10 +150,10 @@ class ConsumerSoftState(SoftState[ConsumerGroupSoftState, ConsumerGroup, Consume
     def _arm_rebalance(
         self, group_id: str, member: ConsumerGroupMember, contact: ConsumerGroupContact
     ) -> None:
-        """Each record that leaves a revocation outstanding starts its timer anew; any other stops it.
+        """Restart the timer with each record that leaves a revocation outstanding; cancel it with any other.
 
-        A member's epoch stands still while it is in that state, so the timer is about that epoch. A member of
-        the classic protocol has the time to join and to sync instead.
+        A member's epoch does not change in that state, so the timer is for that epoch. A member of the
+        classic protocol has time limits to join and to sync instead.
         """
         revoking = member.state is UNREVOKED and member.member_epoch >= 0 and member.classic is None
         if revoking:

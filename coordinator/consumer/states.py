@@ -1,12 +1,12 @@
 """The states of a consumer group and of its members, and the arrows between them.
 
-A group's state is computed from its epochs and members, in the order of the checks below; nobody sets it.
-The table lists what one batch of records may do to it::
+A group's state is computed from its epochs and members, in the order of the checks below; no code sets it.
+The table lists the effects that one batch of records may have::
 
-    Empty -> Assigning -> Reconciling -> Stable      and from each of them back to Empty
+Empty -> Assigning -> Reconciling -> Stable and from each of them back to Empty
 
-A member's state is where it stands on the way to its target (KIP-848, Reconciliation). Here each step of
-the reconciliation has one arrow, so the table itself moves the member.
+A member's state is its progress towards its target (KIP-848, Reconciliation). Here each step of the
+reconciliation has one arrow, so the table itself moves the member.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GroupState(enum.StrEnum):
 
 
 class GroupEvent(enum.StrEnum):
-    """What one batch of records did to a group."""
+    """The effect of one batch of records on a group."""
 
     MEMBER_JOINED = "member joined"
     """A member joined."""
@@ -88,7 +88,7 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
 
 
 class ConsumerGroupMemberState(enum.StrEnum):
-    """Where a member stands on its way to the target. `code` is its number in records."""
+    """The state of a member on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
     """The member has its whole target, at its epoch."""
@@ -125,7 +125,7 @@ STATES_BY_CODE: Mapping[int, ConsumerGroupMemberState] = _StatesByCode(
 
 
 class ConsumerReconciliationStep(enum.StrEnum):
-    """What a reconciliation decided."""
+    """The decision of a reconciliation."""
 
     REVOKE = "partitions to revoke"
     """The member holds partitions outside its target or its subscription."""

@@ -1,4 +1,4 @@
-"""What members subscribe to: counts by topic and by regular expression, and topics as ids.
+"""Subscriptions of members: counts by topic and by regular expression, and topics as ids.
 
 A group's effective topics are the names its members list and the names its regular expressions were
 resolved to. A topic counts once for each member that names it, and once for each resolved expression.
@@ -17,7 +17,7 @@ Resolved = Mapping[str, ConsumerGroupRegularExpressionValue]
 
 
 class SubscriptionCounts:
-    """How often each topic, regular expression and assignor is asked for; entries of zero are dropped."""
+    """Number of uses of each topic, regular expression and assignor; entries of zero are dropped."""
 
     __slots__ = ("assignors", "by_name", "by_regex", "regexes")
 
@@ -60,14 +60,14 @@ class SubscriptionCounts:
         count(self.by_regex, new, 1)
 
     def topics(self) -> list[str]:
-        """All topics that anyone subscribes to, sorted."""
+        """Return all topics with a subscriber, sorted."""
         return sorted({*self.by_name, *self.by_regex})
 
     def homogeneous(self, members: int) -> bool:
         """Return true if all members certainly have the same subscription.
 
-        True if nobody uses a regular expression and each topic is named by everyone, or if all use the
-        same one and nobody names a topic.
+        True if no member uses a regular expression and all members name each topic. Also true if all members
+        use the same expression and name no topic.
         """
         if not self.regexes:
             return all(named == members for named in self.by_name.values())
@@ -75,7 +75,7 @@ class SubscriptionCounts:
 
 
 def count(counts: dict[str, int], keys: Iterable[str], by: int) -> None:
-    """Add `by` to the count of each key; a count that reaches zero goes."""
+    """Add `by` to the count of each key; a count of zero is removed."""
     for key in keys:
         number = counts.get(key, 0) + by
         if number > 0:
@@ -102,11 +102,11 @@ def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Collect
 
 
 def existing_ids(names: Iterable[str], image: TopicsImage) -> frozenset[TopicId]:
-    """Ids of those topics that exist."""
+    """Return ids of those topics that exist."""
     by_name = image.by_name
     return frozenset([by_name[name].topic_id for name in names if name in by_name])
 
 
 def topic_ids(names: Iterable[str], image: TopicsImage) -> tuple[TopicId, ...]:
-    """Ids of those topics that exist, ascending."""
+    """Return ids of those topics that exist, ascending."""
     return tuple(sorted(existing_ids(names, image)))

@@ -1,4 +1,4 @@
-"""The target assignment of a group: what the assignor is shown, and the records of what it answers."""
+"""The target assignment of a group: the assignor's input, and the records of its result."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class ConsumerTarget(msgspec.Struct, frozen=True, gc=False):
 
 
 def last_target(group: ConsumerGroup, member_id: MemberId) -> ConsumerTarget:
-    """The target that stands, of the member that the group knows by that id."""
+    """Return the present target of the member that the group knows by that id."""
     return ConsumerTarget(group.assignment_epoch, group.targets.get(member_id, NO_PARTITIONS))
 
 
 def preferred_assignor(
     counts: SubscriptionCounts, assignors: Sequence[str], member: ConsumerGroupMember | None = None
 ) -> str:
-    """The assignor that most members ask for; the first one if nobody asks.
+    """Return the assignor that most members ask for; the first one if no member asks.
 
-    Ties are decided as the order of Kafka's hash map happens to decide them: of one vote each, for the one
-    that `member` asks for, whose heartbeat needs the target; else for `uniform` before `range`.
+    Ties are decided by the order of Kafka's hash map. With one vote each, the assignor of `member` wins,
+    whose heartbeat needs the target; otherwise `uniform` precedes `range`.
     """
     votes = {name: counts.assignors[name] for name in assignors if counts.assignors.get(name)}
     if not votes:
@@ -66,10 +66,10 @@ def compute_target(
     assignor: Assignor,
     now_ms: int,
 ) -> ConsumerTarget:
-    """A new target for the group, in which `member` takes the place of what the group knows of it.
+    """Compute a new target for the group, with `member` in place of the group's version of it.
 
-    `counts` are the group's with that member. The records hold each target that changed, by member id,
-    then the epoch.
+    `counts` are the group's with that member. The records hold each target that changed, by member id, then
+    the epoch.
 
     :raises ProtocolError: UNKNOWN_SERVER_ERROR if the assignor fails.
     """
@@ -102,7 +102,7 @@ def _group_spec(
 ) -> GroupSpec:
     members = _members(group, member)
     homogeneous = counts.homogeneous(len(members))
-    if homogeneous:  # each join of a large group comes here: nothing that looks at each of its members
+    if homogeneous:  # each join of a large group runs this: no loop over its members
         ids = topic_ids(effective_topics(member, group.resolved), image)
         subscriptions, topics = dict.fromkeys(members, ids), ids
     else:
@@ -148,7 +148,7 @@ def _instances(
 
 
 def _members(group: ConsumerGroup, member: ConsumerGroupMember) -> Mapping[MemberId, ConsumerGroupMember]:
-    """The group's members with this one, without the one it replaces, by member id.
+    """Return the group's members with this one, without the one it replaces, by member id.
 
     The order depends on the ids alone, so that a target does not depend on how the journal was compacted.
     """
@@ -160,6 +160,6 @@ def _members(group: ConsumerGroup, member: ConsumerGroupMember) -> Mapping[Membe
 
 
 def replaced_id(group: ConsumerGroup, member: ConsumerGroupMember) -> MemberId | None:
-    """The id under which the group still knows a static member that came back with another one."""
+    """Return the id under which the group still knows a static member that returned with another one."""
     holder = None if member.instance_id is None else group.static_members.get(member.instance_id)
     return None if holder == member.member_id else holder

@@ -1,4 +1,4 @@
-"""The checks of a heartbeat, in the order in which Kafka makes them: the first that fails answers."""
+"""The checks of a heartbeat, in Kafka's order: the first one that fails decides the response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEMBER_ID_REQUIRED_VERSION = 1
 
 
 def check_request(request: ConsumerGroupHeartbeatRequest, assignors: Collection[str]) -> None:
-    """The checks that need no group.
+    """Run the checks that need no group.
 
     :raises ProtocolError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
     """
@@ -68,7 +68,7 @@ def _invalid(message: str) -> ProtocolError:
 
 
 def check_not_full(group: ConsumerGroup, member_id: MemberId, instance_id: str | None, max_size: int) -> None:
-    """A full group takes no new member; one that replaces a static member is not new (KAFKA-20601).
+    """Refuse a new member if the group is full; one that replaces a static member is not new (KAFKA-20601).
 
     :raises ProtocolError: GROUP_MAX_SIZE_REACHED.
     """
@@ -82,7 +82,7 @@ def check_not_full(group: ConsumerGroup, member_id: MemberId, instance_id: str |
 
 
 def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | None) -> None:
-    """The epoch of a heartbeat must be the member's, or the one before when its answer may have been lost.
+    """Check that a heartbeat has the member's epoch, or the previous one, whose response may have been lost.
 
     Epoch 0 of a known member is a rejoin (KAFKA-19233). The epoch before is accepted only with a list of
     owned partitions, all of which are assigned.
@@ -102,16 +102,16 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | Non
 
 
 def is_subset(owned: Partitions | None, assigned: Partitions) -> bool:
-    """Whether the request lists its partitions, and lists only assigned ones."""
+    """Return true if the request lists its partitions, and lists only assigned ones."""
     if owned is None:
         return False
     return all(set(numbers).issubset(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 
 def check_instance_known(member: ConsumerGroupMember | None, instance_id: str) -> ConsumerGroupMember:
-    """The member that holds the instance id.
+    """Return the member that holds the instance id.
 
-    :raises ProtocolError: UNKNOWN_MEMBER_ID if nobody does.
+    :raises ProtocolError: UNKNOWN_MEMBER_ID if no member does.
     """
     if member is None:
         raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
@@ -119,7 +119,7 @@ def check_instance_known(member: ConsumerGroupMember | None, instance_id: str) -
 
 
 def check_instance_holder(member: ConsumerGroupMember, member_id: MemberId, instance_id: str) -> None:
-    """The instance id must be held by the member that uses it.
+    """Check that the member that uses the instance id holds it.
 
     :raises ProtocolError: FENCED_INSTANCE_ID if it is not.
     """
@@ -132,7 +132,7 @@ def check_instance_holder(member: ConsumerGroupMember, member_id: MemberId, inst
 
 
 def check_instance_released(member: ConsumerGroupMember, member_id: MemberId, instance_id: str) -> None:
-    """A static member may be replaced only after it said that it leaves for a while.
+    """Check that a static member left for a while, and so may be replaced.
 
     One that speaks the classic protocol has no way to say so, and may always be replaced (KAFKA-17228).
 

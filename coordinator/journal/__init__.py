@@ -1,1 +1,1 @@
-"""Where records are kept: the one thing of a coordinator that outlives it."""
+"""The store of records, the only part of a coordinator that outlives it."""

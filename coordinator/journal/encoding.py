@@ -58,8 +58,8 @@ class BrokenJournal(FencepostError):
     """A journal whose file was damaged, or never was one: the text names the file and the place."""
 
 
-HINT: Final = "; --journal-repair keeps what comes before, after a backup"
-"""What a user is told with damage that can be repaired."""
+HINT: Final = "; --journal-repair makes a backup and keeps the records before the damage"
+"""Advice at the end of a message about damage that can be repaired."""
 
 
 class BrokenRecord(FencepostError):
@@ -67,24 +67,24 @@ class BrokenRecord(FencepostError):
 
 
 def encode(record: JournalRecord) -> bytes:
-    """The record's bytes; equal records that were built in the same order give equal bytes."""
+    """Return the record's bytes; equal records that were built in the same order give equal bytes."""
     body = _VERSION_BYTE + _encoder.encode(record)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def decode(data: bytes) -> Record:
-    """The group's record behind the bytes.
+    """Return the group's record behind the bytes.
 
     :raises BrokenRecord: as `decode_any`, and if it is a record of something else.
     """
     record = decode_any(data)
     if not isinstance(record, Record):
-        raise BrokenRecord(f"a key of type {_TAGS[type(record.key)]} is none of a group's")
+        raise BrokenRecord(f"a key of type {_TAGS[type(record.key)]} is not a group's")
     return record
 
 
 def decode_any(data: bytes) -> JournalRecord:
-    """The record behind the bytes.
+    """Return the record behind the bytes.
 
     :raises BrokenRecord: if they are too short, fail their checksum, or do not hold a record that this
         version knows; the text says which.
@@ -102,8 +102,8 @@ def decode_any(data: bytes) -> JournalRecord:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecord(f"the record's body is malformed: {error}") from error
     key, value = pair.key, pair.value
-    # A key of one type with a value of another has a valid checksum only if it was written so.
+    # A key of one type with a value of another has a valid checksum only if it was written like that.
     if value is not None and _TAGS[type(key)] != _TAGS[type(value)]:
-        raise BrokenRecord(f"a key of type {_TAGS[type(key)]} came with a value of type {_TAGS[type(value)]}")
+        raise BrokenRecord(f"a key of type {_TAGS[type(key)]} has a value of type {_TAGS[type(value)]}")
     record: JournalRecord = _RECORDS[type(key)](key, value)
     return record

@@ -1,8 +1,8 @@
-"""A journal's files: what may be opened as one, who may have it, and how to look at it and change nothing.
+"""A journal's files: which files may be opened, by which process, and how to inspect them without changes.
 
 SQLite merges a write-ahead log into the database, and deletes it, when the last connection that may write is
-closed: also the part of a log that it could not read. So a log is looked at through a connection that can't
-write, and no other connection is made before all was found to be whole.
+closed. It also deletes the part of a log that it could not read. So a log is inspected through a connection
+that can't write, and no other connection is made before everything was found intact.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.coordinator.reading import UnreadableFile, check_regular
 
 APPLICATION_ID: Final = 0x66656E63
-"""Says that a database is a journal, and none of another program."""
+"""Marks a database as a journal, not one of another program."""
 FORMAT: Final = 1
 MAGIC: Final = b"SQLite format 3\0"
 HEADER_BYTES: Final = 100
 PRIVATE: Final = 0o600
-"""The mode of a journal that is created, as PostgreSQL's files have it."""
+"""The mode of a new journal, as of PostgreSQL's files."""
 _WAL_BYTES: Final = 4 << 20
 _PATIENCE: Final = 0.2
 """Seconds to wait for another process, which may be about to end."""
 
-# A row's outcome is the number of the outcome's last row, whether compaction left that one or not.
+# A row's outcome is the number of the outcome's last row, even if compaction removed that row.
 _SCHEMA: Final = (
     "CREATE TABLE record (number INTEGER PRIMARY KEY, outcome INTEGER, checksum INTEGER, data BLOB)",
     "CREATE TABLE batch (number INTEGER PRIMARY KEY, topic TEXT, place INTEGER, checksum INTEGER, data BLOB)",
@@ -44,10 +44,10 @@ _SCHEMA: Final = (
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Errors of the system and of SQLite come out of it as what they mean to a user.
+    """Turn errors of the system and of SQLite into errors for a user.
 
     :raises EnvironmentLacks: if a file can't be read or written, or is in use.
-    :raises BrokenJournal: if SQLite can't make sense of it.
+    :raises BrokenJournal: if SQLite can't read it.
     """
     try:
         yield
@@ -60,20 +60,22 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
-    """What an error of SQLite means to a user."""
+    """Return the error that a user gets for an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return EnvironmentLacks(f"journal {path} is in use: stop what uses it, or take another file")
+        return EnvironmentLacks(
+            f"journal {path} is in use: stop the program that uses it, or choose another file"
+        )
     if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
-        return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
+        return EnvironmentLacks(f"journal {path}: {error}; make it writable, or choose another file")
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
-        return EnvironmentLacks(f"journal {path}: {error}; make room for it, or take another file")
+        return EnvironmentLacks(f"journal {path}: {error}; free some disk space, or choose another file")
     return BrokenJournal(f"journal {path}: {error}{HINT}")
 
 
 def check_damage(error: sqlite3.Error) -> None:
-    """See whether an error is about what is in a file.
+    """Check that an error is about the content of a file.
 
     :raises sqlite3.Error: if not.
     """
@@ -82,16 +84,16 @@ def check_damage(error: sqlite3.Error) -> None:
 
 
 def check_beginning(path: Path) -> bool:
-    """See whether SQLite may open a file at all, and tell whether anything is in it.
+    """Check that SQLite may open a file at all; return true if it has content.
 
-    :raises FencepostError: if it can be no file.
-    :raises BrokenJournal: if it is no journal, or if only the log of one is left.
+    :raises FencepostError: if it can't be a file.
+    :raises BrokenJournal: if it is not a journal, or if only a journal's log is left.
     :raises EnvironmentLacks: if it can't be read.
     """
     if path.is_dir():
         raise FencepostError(f"journal {path}: is a directory, expected a file")
     if not path.parent.is_dir():
-        there = "is no directory" if path.parent.exists() else "does not exist"
+        there = "is not a directory" if path.parent.exists() else "does not exist"
         raise FencepostError(f"journal {path}: {path.parent} {there}")
     check_regular_files(path)
     with named(path):
@@ -101,10 +103,10 @@ def check_beginning(path: Path) -> bool:
             with path.open("rb") as file:
                 beginning = file.read(HEADER_BYTES)
             if never_a_journal(beginning):
-                raise BrokenJournal(f"journal {path}: this is no journal")
+                raise BrokenJournal(f"journal {path}: this is not a journal")
             if len(beginning) < HEADER_BYTES:
-                # SQLite takes a file of one byte for an empty one.
-                raise BrokenJournal(f"journal {path}: it breaks off after {len(beginning)} bytes{HINT}")
+                # SQLite regards a file of one byte as empty.
+                raise BrokenJournal(f"journal {path}: it ends after {len(beginning)} bytes{HINT}")
         elif has_log:
             lacks = "is empty" if path.exists() else "is missing"
             raise BrokenJournal(f"journal {path}: it {lacks}, but {wal.beside(path).name} is not{HINT}")
@@ -118,23 +120,23 @@ def check_regular_files(path: Path) -> None:
     """
     for file in (path, wal.beside(path)):
         try:
-            if not file.is_dir():  # to open it fails with the reason
+            if not file.is_dir():  # opening it fails with the reason
                 check_regular(file)
         except UnreadableFile as error:
             raise FencepostError(f"journal {file}: {error.reason}") from None
 
 
 def never_a_journal(beginning: bytes) -> bool:
-    """Return true if a file with that beginning was none, even before it was damaged."""
+    """Return true if a file with that beginning was never a journal, even before it was damaged."""
     is_database = beginning[: len(MAGIC)] == MAGIC[: len(beginning)]
     return not is_database and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
 
 
 @contextmanager
 def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that only reads: no process can write while it lasts, and it leaves all as it was.
+    """Open a connection that only reads: meanwhile no process can write, and nothing is changed.
 
-    :raises sqlite3.Error: if the file is no database, can't be opened, or is in use.
+    :raises sqlite3.Error: if the file is not a database, can't be opened, or is in use.
     """
     index = path.with_name(path.name + "-shm")
     was_there = index.exists()
@@ -149,12 +151,12 @@ def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that no other process can have at the same time, once it was used.
+    """Open a connection that no other process can have at the same time, once it was used.
 
-    :raises sqlite3.Error: if the file can't be opened, or is no database.
+    :raises sqlite3.Error: if the file can't be opened, or is not a database.
     """
-    with contextlib.suppress(OSError):  # SQLite tells why it can't be made
-        # Its log has the same mode. SQLite alone would let everybody read what groups and users do.
+    with contextlib.suppress(OSError):  # SQLite reports why it can't be created
+        # Its log has the same mode. SQLite alone would let all users read the data of groups.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
     database = _connection(path.absolute().as_uri())
     try:
@@ -170,7 +172,7 @@ def _connection(uri: str) -> sqlite3.Connection:
     database = sqlite3.connect(
         uri, isolation_level=None, timeout=_PATIENCE, check_same_thread=False, uri=True
     )
-    # What a stranger put into the schema may call no function that does more than compute.
+    # A schema from a stranger must not call functions with side effects.
     database.execute("PRAGMA trusted_schema = OFF")
     return database
 
@@ -178,7 +180,7 @@ def _connection(uri: str) -> sqlite3.Connection:
 def is_unmade(database: sqlite3.Connection) -> bool:
     """Return true if nothing is in it at all, or a process ended while it made the journal.
 
-    :raises sqlite3.Error: if it is no database.
+    :raises sqlite3.Error: if it is not a database.
     """
     (kind,) = database.execute("PRAGMA application_id").fetchone()
     return kind == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall()
@@ -197,10 +199,10 @@ def make(database: sqlite3.Connection) -> None:
 
 
 def check_kind(path: Path, database: sqlite3.Connection) -> None:
-    """See whether a database is a journal.
+    """Check that a database is a journal.
 
-    :raises BrokenJournal: if it is none, or one of another version.
-    :raises sqlite3.Error: if it is no database.
+    :raises BrokenJournal: if it is not, or of another version.
+    :raises sqlite3.Error: if it is not a database.
     """
     (kind,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -211,7 +213,7 @@ def check_kind(path: Path, database: sqlite3.Connection) -> None:
     for kind, name, text in database.execute("SELECT type, name, sql FROM sqlite_master"):
         if kind != "table" or text not in _SCHEMA:
             raise BrokenJournal(
-                f"journal {path}: the {kind} {name} is no part of a journal, and could change it{HINT}"
+                f"journal {path}: the {kind} {name} is not part of a journal, and could change it{HINT}"
             )
 
 

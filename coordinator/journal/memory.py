@@ -1,4 +1,4 @@
-"""The journal in memory: what a coordinator acknowledged, as long as the process lives."""
+"""The journal in memory: acknowledged records, as long as the process lives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fencepost.coordinator.protocol.sac_records import SacRecord
 
 
 class _Keyed(Protocol):
-    """A record: the fact that it is about, and None as the value of one that ends."""
+    """A record: its key, and a value that is None if the record ends something."""
 
     @property
     def key(self) -> Hashable: ...
@@ -24,10 +24,10 @@ _R = TypeVar("_R", bound=_Keyed)
 
 
 class RecordBatches(Generic[_R]):
-    """An append-only list of record batches. Each batch is one outcome: all of it is there, or none.
+    """An append-only list of record batches. Each batch is one outcome, kept whole or not at all.
 
-    With `compact_beyond` an append compacts it that makes it longer than that, and than twice what was left
-    last.
+    With `compact_beyond`, an append compacts the list when it exceeds that length, and twice the length after
+    the last compaction.
     """
 
     __slots__ = ("_batches", "_compact_beyond", "_length", "_limit")
@@ -38,7 +38,7 @@ class RecordBatches(Generic[_R]):
         self._compact_beyond = self._limit = compact_beyond
 
     def append(self, records: tuple[_R, ...]) -> None:
-        """Keeps one batch; one without records leaves nothing behind."""
+        """Keep one batch, unless it has no records."""
         if records:
             self._batches.append(records)
             self._length += len(records)
@@ -53,11 +53,11 @@ class RecordBatches(Generic[_R]):
         return self._length
 
     def batches(self) -> Iterator[tuple[_R, ...]]:
-        """The batches in order; a replay may stop after any of them."""
+        """Return the batches in order; a replay may stop after any of them."""
         return iter(self._batches)
 
     def truncate(self, batches: int) -> None:
-        """Forgets all but the first so many batches: what a failover loses that was not replicated."""
+        """Forget all but the first batches: the loss of a failover before replication."""
         del self._batches[batches:]
         self._length = sum(map(len, self._batches))
 

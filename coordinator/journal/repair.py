@@ -1,4 +1,4 @@
-"""Repair of a damaged journal: what comes before the damage goes into a new file; the old one is kept."""
+"""Repairs a damaged journal: records before the damage are moved to a new file; the old file is kept."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _PAGE_BYTES: Final = 4096
 
 
 class Repaired(NamedTuple):
-    """What a repair did."""
+    """The result of a repair."""
 
     backup: Path
-    """The damaged file as it was; its write-ahead log has the same name with `-wal`."""
+    """The unchanged damaged file; its write-ahead log has the same name with `-wal`."""
     records: int
     """Records that were kept, and batches of records."""
     batches: int
@@ -54,14 +54,14 @@ class _Found(NamedTuple):
     rows: list[_Row]
     batches: list[tuple[str, int, bytes]]
     age: tuple[bool, int]
-    """Whether it is all that was in the journal at one time, and at which."""
+    """True if it is the whole journal at one time, and the number of records and batches appended by then."""
 
 
 def repair(path: Path, check: Check) -> Repaired:
-    """Replace a journal by one with all outcomes before the first that is damaged or can't be applied.
+    """Replace a journal by one with all outcomes before the first one that is damaged or can't be applied.
 
-    Batches of a partition's log are kept up to the first damaged one. Whenever it fails or is ended, the
-    journal is either as it was or repaired; what was damaged stays beside it.
+    Batches of a partition's log are kept up to the first damaged one. If it fails or is ended at any point,
+    the journal is either unchanged or repaired; the damaged files are kept next to it.
     :raises BrokenJournal: if the file was never a journal.
     :raises EnvironmentLacks: if files can't be written.
     """
@@ -89,7 +89,8 @@ def _remove(*paths: Path) -> None:
 
 
 def _found(path: Path) -> _Found:
-    """What can be read with the write-ahead log, or without it if the file is ahead of its whole part."""
+    """Return what can be read with the write-ahead log, or without it if the file is newer than its intact
+    part."""
     copy = path.with_name(path.name + ".copy")
     logs = [b""] if wal.is_empty(path) else [wal.beside(path).read_bytes(), b""]
     try:
@@ -99,7 +100,7 @@ def _found(path: Path) -> _Found:
 
 
 def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
-    """What can be read, in order, until something can't."""
+    """Return what can be read, in order, up to the first part that can't."""
     _remove(copy)
     _copy(path, copy)
     if (taken := wal.contents(log).taken) > 0:
@@ -118,11 +119,11 @@ def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """The journal as it should begin; a page that ends early is filled with zeros."""
+    """Copy the journal with a correct beginning; a page that ends early is filled with zeros."""
     is_lost = not path.exists() and not wal.is_empty(path)
     data = bytearray(b"" if is_lost else path.read_bytes())
     if files.never_a_journal(bytes(data[: files.HEADER_BYTES])):
-        raise BrokenJournal(f"journal {path}: this is no journal; nothing was changed")
+        raise BrokenJournal(f"journal {path}: this is not a journal; nothing was changed")
     if not _was_a_journal(data[:_PAGE_BYTES]):
         raise BrokenJournal(f"journal {path}: this is a database of another program; nothing was changed")
     if len(data) < _PAGE_BYTES:
@@ -141,7 +142,7 @@ def _write(path: Path, data: bytes | bytearray) -> None:
 
 
 def _was_a_journal(page: bytes | bytearray) -> bool:
-    """Whether a database with that first page was one: either of its marks may be what was damaged."""
+    """Return true if a database with that first page was a journal, even if one of its marks is damaged."""
     if len(page) < files.HEADER_BYTES or page[68:72] == _SAME_IN_ALL[68]:
         return True
     return int.from_bytes(page[60:64], "big") == FORMAT and b"CREATE TABLE record" in page
@@ -149,7 +150,7 @@ def _was_a_journal(page: bytes | bytearray) -> bool:
 
 def _rows(database: sqlite3.Connection) -> Iterator[_Row]:
     held: list[_Row] = []
-    """The outcome that is being read: where the damage may have taken a part of it, none of it is kept."""
+    """The outcome that is being read: if the damage may have taken a part of it, no record of it is kept."""
     try:
         for number, outcome, checksum, data in database.execute(
             "SELECT number, outcome, checksum, data FROM record ORDER BY number"
@@ -184,7 +185,7 @@ def _batches(database: sqlite3.Connection) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _consistent(rows: list[_Row], check: Check) -> list[_Row]:
-    """As many outcomes as can be applied one after another."""
+    """Yield as many outcomes as can be applied one after another."""
     while True:
         left = iter(rows)
         try:
@@ -213,7 +214,8 @@ def _outcomes(rows: Iterable[_Row]) -> Iterator[list[JournalRecord]]:
 def _replace(path: Path, new: Path) -> Path:
     """Put the new file in the place of the damaged ones, once their copies are on disk.
 
-    The old log goes last: beside the new file it is damage that is noticed, and that a repair finds whole.
+    The old log is deleted last: next to the new file it is damage that is noticed, and that a repair finds
+    intact.
     """
     number = 1
     while (backup := path.with_name(f"{path.name}.broken-{number}")).exists() or wal.beside(backup).exists():

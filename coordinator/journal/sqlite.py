@@ -1,10 +1,10 @@
-"""The journal in a file: an SQLite database that holds what was acknowledged, whatever ends the process.
+"""The journal in a file: an SQLite database of acknowledged records, which survives any end of the process.
 
 Records are rows in the order of their numbers; an outcome's rows go into one transaction, and a transaction
 is on disk before `flush` returns (WAL, synchronous FULL). Each row has a checksum over its number, its
-outcome and its record, and one row of totals has the count and the sum of all checksums: so a row that was
-altered, moved or lost is noticed on load. Compaction removes, a few with each flush, rows whose key has a
-newer one, and tombstones with them: the file stays within a few times the size of what is true.
+outcome and its record. One row of totals has the count and the sum of all checksums: so a load notices a row
+that was altered, moved or lost. Compaction removes rows whose key has a newer row, and tombstones, a few with
+each flush. So the file stays within a few times the size of the present state.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ _CLEANED_AT_ONCE: Final = 256
 
 
 class JournalFailed(EnvironmentLacks):
-    """The disk did not take what was written: nothing of it may be acknowledged."""
+    """The disk did not accept a write: none of it may be acknowledged."""
 
 
 def record_checksum(number: int, outcome: int, data: bytes) -> int:
-    """What a row of `record` is checked by."""
+    """Return the checksum of a row of `record`."""
     return zlib.crc32(data, zlib.crc32(b"%d %d " % (number, outcome)))
 
 
 def batch_checksum(number: int, topic: str, place: int, data: bytes) -> int:
-    """What a row of `batch` is checked by."""
+    """Return the checksum of a row of `batch`."""
     return zlib.crc32(data, zlib.crc32(b"%d %s %d " % (number, topic.encode("utf-8", "replace"), place)))
 
 
 class SqliteJournal:
-    """Records in one file, which no other process can open meanwhile.
+    """Records in one file, which no other process can open at the same time.
 
-    `append` writes nothing yet: `on_pending` is told once, and `flush` brings all that was appended since to
-    the disk in one transaction. Without `on_pending` each append is flushed at once.
+    `append` writes nothing yet: `on_pending` is called once, and `flush` writes all appended records to the
+    disk in one transaction. Without `on_pending`, each append is flushed immediately.
 
-    :raises BrokenJournal: if the file is no journal, or a damaged one.
+    :raises BrokenJournal: if the file is not a journal, or is damaged.
     :raises EnvironmentLacks: if the file can't be opened, written, or is in use.
     """
 
@@ -70,11 +70,11 @@ class SqliteJournal:
         self._digests: dict[str, int] = {}
         self._next = {"record": 1, "batch": 1}
         self._loaded: list[tuple[str, int, int]] | None = None
-        """Names, rows and digests of the tables, as they were found to be right."""
+        """Names, rows and digests of the tables, after they were checked."""
         self._database = self._open()
 
     def _open(self) -> sqlite3.Connection:
-        """The database, which is not written before all that is in it was checked."""
+        """Return the database, which is not written before its whole content was checked."""
         is_there = files.check_beginning(self.path)
         with files.named(self.path):
             if is_there and wal.beside(self.path).exists():
@@ -93,7 +93,7 @@ class SqliteJournal:
         return database
 
     def _load(self, database: sqlite3.Connection) -> None:
-        """Check all that is in it, and keep what is needed of that, unless it was just done."""
+        """Check the whole content, and keep what is needed of it, unless that was just done."""
         if files.is_unmade(database):
             return
         files.check_kind(self.path, database)
@@ -147,7 +147,8 @@ class SqliteJournal:
             yield number, checksum
 
     def _keep(self, number: int, outcome: int, checksum: int, record: JournalRecord) -> None:
-        """What was true for the record's key is garbage now, and a tombstone with it."""
+        """Keep a record as the newest of its key. The key's previous record becomes garbage, and so does a
+        tombstone."""
         old = self._newest.pop(record.key, None)
         if old is not None:
             self._garbage.append((*old, outcome))
@@ -163,9 +164,9 @@ class SqliteJournal:
         return bool(self._new or self._new_batches or self._dropped)
 
     def append(self, records: Sequence[JournalRecord]) -> None:
-        """Take one outcome; all of it comes to the disk, or none.
+        """Add one outcome; it is written to the disk whole or not at all.
 
-        :raises JournalFailed: if it is flushed at once, and that failed.
+        :raises JournalFailed: if it is flushed immediately, and that failed.
         """
         if not records:
             return
@@ -225,7 +226,7 @@ class SqliteJournal:
             execute("COMMIT")
         except sqlite3.Error as error:
             raise JournalFailed(
-                f"journal {self.path} can't be written: {error}; make room, start again"
+                f"journal {self.path} can't be written: {error}; free some disk space and start again"
             ) from error
         self._new, self._new_batches, self._dropped = [], [], []
 
@@ -234,9 +235,10 @@ class SqliteJournal:
         self._digests[name] = (self._digests[name] + sign * sum(checksums)) % _MODULUS
 
     def _clean(self, appended: int) -> None:
-        """Remove more rows than came, once half of them are garbage: the work is spread, the file bounded.
+        """Remove more rows than were added, once half of the rows are garbage. This spreads the work and
+        bounds the file.
 
-        What an outcome ended goes together: a replay needs all of its tombstones, or none.
+        Rows that one outcome ended are removed together: a replay needs all of its tombstones, or none.
         """
         garbage = self._garbage
         if len(garbage) <= max(_MIN_GARBAGE, len(self._newest)):
@@ -263,9 +265,9 @@ class SqliteJournal:
         self._count("batch", [checksum for _, checksum in gone], -1)
 
     def compact(self) -> None:
-        """Keep the newest record of each key, and no tombstones; the file gives back what it does not need.
+        """Keep the newest record of each key, and no tombstones; then shrink the file.
 
-        :raises JournalFailed: if the disk did not take it.
+        :raises JournalFailed: if the disk did not accept it.
         """
         self.flush()
         try:
@@ -280,22 +282,22 @@ class SqliteJournal:
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise JournalFailed(
-                f"journal {self.path} can't be written: {error}; make room, start again"
+                f"journal {self.path} can't be written: {error}; free some disk space and start again"
             ) from error
         self._garbage = []
 
     def __iter__(self) -> Iterator[JournalRecord]:
-        """All records that are on disk, in order."""
+        """Yield all records on disk, in order."""
         for _, _, _, record in self._checked_records(self._database):
             yield record
 
     def __len__(self) -> int:
-        """How many records are on disk."""
+        """Return the number of records on disk."""
         return self._rows["record"]
 
     @property
     def appended(self) -> int:
-        """How many records and batches were ever appended, also those that are gone."""
+        """Number of records and batches ever appended, including those deleted since."""
         return sum(self._next.values()) - len(self._next)
 
     @property
@@ -319,9 +321,9 @@ class SqliteJournal:
 
 
 def checked_record(number: int, outcome: object, checksum: object, data: object) -> JournalRecord:
-    """The record of a row.
+    """Return the record of a row.
 
-    :raises BrokenRecord: if the row is not as it was written.
+    :raises BrokenRecord: if the row differs from what was written.
     """
     if not isinstance(data, bytes) or not isinstance(outcome, int):
         raise BrokenRecord("it is not of the types that were written")
@@ -331,7 +333,7 @@ def checked_record(number: int, outcome: object, checksum: object, data: object)
 
 
 def is_checked_batch(number: int, topic: object, place: object, checksum: object, data: object) -> bool:
-    """Return true if a row of `batch` is as it was written."""
+    """Return true if a row of `batch` is unchanged since it was written."""
     return (
         isinstance(topic, str)
         and isinstance(place, int)

@@ -1,9 +1,9 @@
-"""What SQLite takes of a write-ahead log, and what it would leave out without a word.
+"""The part of a write-ahead log that SQLite reads, and the part that it would silently leave out.
 
-SQLite takes the log up to the first frame that fails its checksum, and says nothing about the rest: it can't
-tell a transaction that was never finished from one that was damaged afterwards. Here it can be told: each
-transaction was on disk before the next began, so a crash leaves at most one behind the place where the log
-breaks off (SQLite file format, 4 The Write-Ahead Log). Only bytes are read: a refusal changes no file.
+SQLite reads the log up to the first frame that fails its checksum, and does not report the rest: it can't
+distinguish a transaction that was never finished from one that was damaged later. This module can. Each
+transaction is on disk before the next one begins. So a crash leaves at most one after the place where the log
+breaks off (SQLite file format, 4 The Write-Ahead Log). The files are only read: a refusal changes none.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from fencepost.coordinator.journal.encoding import HINT, BrokenJournal
 _HEADER: Final = struct.Struct(">IIIIIIII")
 _FRAME: Final = struct.Struct(">IIIIII")
 _CHECKED: Final = 8
-"""How many bytes of a frame's header its checksum is over, besides the page."""
+"""Number of bytes of a frame's header that its checksum covers, in addition to the page."""
 _MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
 _WORD: Final = 0xFFFFFFFF
 
 
 class Contents(NamedTuple):
-    """What a log's bytes hold."""
+    """The contents of a log."""
 
     is_readable: bool
-    """True if its header can be trusted; without it SQLite takes nothing."""
+    """True if its header can be trusted; without it SQLite reads nothing."""
     taken: int = 0
-    """How many bytes SQLite takes: up to the end of the last transaction before the first bad frame."""
+    """Number of bytes that SQLite reads: up to the end of the last transaction before the first bad frame."""
     bad: int = 0
     """The number of the first bad frame, from 1."""
     lost: int = 0
-    """Transactions of the log's present run that end behind it."""
+    """Number of transactions of the log's present run that end after it."""
 
 
 class _Frame(NamedTuple):
@@ -41,13 +41,13 @@ class _Frame(NamedTuple):
     ends: bool
     """True if it ends a transaction."""
     is_of_run: bool
-    """True if it was written since the log last began anew."""
+    """True if it was written since the log was last restarted."""
     stated: tuple[int, int]
     at: int
 
 
 def beside(path: Path) -> Path:
-    """The log of a database."""
+    """Return the log of a database."""
     return path.with_name(path.name + "-wal")
 
 
@@ -61,7 +61,7 @@ def is_empty(path: Path) -> bool:
 
 
 def contents(data: bytes) -> Contents:
-    """What the bytes of a log hold."""
+    """Return the contents of a log's bytes."""
     if len(data) < _HEADER.size + _FRAME.size:
         return Contents(is_readable=True)
     magic, _, page_size, _, *_, first, second = _HEADER.unpack_from(data)
@@ -73,7 +73,7 @@ def contents(data: bytes) -> Contents:
         return Contents(is_readable=False)
     taken = _HEADER.size
     pages: set[int] = set()
-    """Of the transaction that is being read: none comes twice, but the one that ends it."""
+    """Pages of the transaction that is being read; no page is in it twice, except the one that ends it."""
     frames = _frames(data, page_size)
     for number, frame in enumerate(frames, 1):
         start = frame.at + _FRAME.size
@@ -97,7 +97,8 @@ def _frames(data: bytes, page_size: int) -> Iterator[_Frame]:
 
 
 def _lost(frames: list[_Frame], pages: set[int]) -> int:
-    """Transactions among frames; the end of one may itself be what was damaged, so a page comes again."""
+    """Return the number of transactions among frames. The end of one may be damaged itself, so a page may
+    appear again."""
     lost = 0
     for frame in frames:
         if not frame.is_of_run:
@@ -111,7 +112,7 @@ def _lost(frames: list[_Frame], pages: set[int]) -> int:
 
 
 def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
-    """The checksum of what came before and these bytes."""
+    """Return the checksum of these bytes, after the checksum of what came before."""
     first, second = before
     for one, other in struct.iter_unpack(order + "II", data):
         first = (first + one + second) & _WORD
@@ -120,7 +121,7 @@ def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, in
 
 
 def check(path: Path) -> None:
-    """See whether SQLite would leave out of a database's log what was on disk.
+    """Check that SQLite would not leave out a part of a database's log that was on disk.
 
     :raises BrokenJournal: if it would.
     :raises OSError: if the log can't be read.
@@ -128,7 +129,7 @@ def check(path: Path) -> None:
     found = contents(beside(path).read_bytes())
     if not found.is_readable:
         raise BrokenJournal(
-            f"journal {path}-wal: its header is damaged; --journal-repair starts without it, after a backup"
+            f"journal {path}-wal: its header is damaged; --journal-repair makes a backup and drops it"
         )
     if found.lost > 1:
         raise BrokenJournal(

@@ -1,4 +1,4 @@
-"""A consumer group becomes a classic group, when the last member that speaks the newer protocol goes."""
+"""Turns a consumer group into a classic group, when its last member with the newer protocol leaves."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationP
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[MemberId], config: GroupCoordinatorConfig, *, joining: int = 0
 ) -> bool:
-    """Whether the group becomes a classic one when these members go, and so many classic ones come."""
+    """Return true if the group becomes a classic one when the `leaving` members leave and `joining` classic
+    ones join."""
     staying = len(group.members) - len(leaving) + joining
     return (
         config.group_consumer_migration_policy in _ALLOWING
@@ -43,9 +44,9 @@ def may_downgrade(
 def downgrade(
     group: ConsumerGroup, leaving: Collection[MemberId], image: TopicsImage, now_ms: int
 ) -> ClassicGroup:
-    """The classic group of those that stay: Stable in a generation that is the group's epoch.
+    """Return the classic group of the members that stay: Stable, with the group's epoch as its generation.
 
-    Each has what the last target gave to it.
+    Each member has the assignment of the last target.
     """
     classic = ClassicGroup(group.group_id, now_ms)
     classic.generation = group.group_epoch
@@ -75,7 +76,7 @@ def _member(member: ConsumerGroupMember) -> ClassicGroupMember:
 
 
 def assignment_bytes(subscription: bytes, partitions: Partitions, image: TopicsImage) -> bytes:
-    """Partitions as a classic consumer reads them, in the version of its subscription.
+    """Return partitions as a classic consumer reads them, in the version of its subscription.
 
     Topics that were deleted are left out.
     """

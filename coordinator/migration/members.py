@@ -1,8 +1,8 @@
 """Members of a consumer group that speak the classic protocol: JoinGroup, SyncGroup and Heartbeat.
 
-Nobody of them assigns: the group's target does. Joining is what a heartbeat is to others, with what the
-member owns in its subscription; its generation is its epoch. SyncGroup gives what the coordinator assigned,
-and Heartbeat tells when to join again.
+No such member assigns: the group's target does. JoinGroup corresponds to a heartbeat, with the owned
+partitions in the subscription; the generation is the member's epoch. SyncGroup returns the assignment of the
+coordinator, and Heartbeat reports when to join again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def check_join(
     around: ConsumerHeartbeatContext,
     policy: ConsumerGroupMigrationPolicy,
 ) -> ConsumerProtocolSubscription:
-    """Whether a classic consumer may join; what it subscribes to.
+    """Check that a classic consumer may join, and return its subscription.
 
     :raises ProtocolError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, or MEMBER_ID_REQUIRED.
     """
@@ -76,7 +76,7 @@ def join(
     subscription: ConsumerProtocolSubscription,
     around: ConsumerHeartbeatContext,
 ) -> Evaluated:
-    """The member after it joined, with what it says it owns, and the records of that.
+    """Return the member after it joined, with its owned partitions, and the records of that.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID or FENCED_INSTANCE_ID.
     """
@@ -124,7 +124,7 @@ def _member(
 
 
 def joined(member: ConsumerGroupMember) -> JoinGroupResponse:
-    """The answer to a member that joined: it leads nobody, and nobody leads it."""
+    """Return the response to a member that joined: it leads no member, and has no leader."""
     return JoinGroupResponse(
         generation=member.member_epoch,
         protocol_type=CONSUMER_PROTOCOL_TYPE,
@@ -134,7 +134,7 @@ def joined(member: ConsumerGroupMember) -> JoinGroupResponse:
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) -> SyncGroupResponse:
-    """What the member is assigned.
+    """Return the member's assignment.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
         INCONSISTENT_GROUP_PROTOCOL, or REBALANCE_IN_PROGRESS if there is a newer target by now.
@@ -146,7 +146,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
         name,
     ):
         raise _inconsistent(f"{request.protocol_type} {request.protocol_name} is not the member's protocol")
-    # One that has to revoke first joins again when it did.
+    # A member that has to revoke first joins again after that.
     if (
         member.member_epoch < group.assignment_epoch
         and member.state is not ConsumerGroupMemberState.UNREVOKED_PARTITIONS
@@ -174,7 +174,7 @@ def alive(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Return true if anybody still has a partition that the target gives to this member."""
+    """Return true if any member still has a partition that the target gives to this member."""
     target = group.targets.get(member.member_id, NO_PARTITIONS)
     return any(
         group.partition_epochs.taken(topic_id, set(numbers).difference(member.assigned.get(topic_id, ())))

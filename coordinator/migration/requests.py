@@ -1,4 +1,4 @@
-"""The classic protocol's requests to groups of both kinds, and what makes one kind of group the other."""
+"""The classic protocol's requests to groups of both kinds, and the conversion of one kind into the other."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETI
 
 
 class ClassicProtocolRequests:
-    """Answers members that speak the classic protocol, wherever they are members."""
+    """Handles the requests of members that speak the classic protocol, in groups of either kind."""
 
     __slots__ = ("_classic", "_config", "_groups", "_kinds", "_soft", "_surroundings")
 
@@ -64,7 +64,7 @@ class ClassicProtocolRequests:
         member_id = request.member_id
         try:
             check_request(request, self._config)
-            member_id = ""  # Kafka leaves it out of what the group refuses.
+            member_id = ""  # Kafka leaves it out of the group's refusals.
             return self._join(group, request, now_ms)
         except ProtocolError as error:
             if error.code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -110,13 +110,14 @@ class ClassicProtocolRequests:
     def _join_ends_the_group(
         self, group: ConsumerGroup, found: Evaluated, around: ConsumerHeartbeatContext
     ) -> Outcome:
-        """A static member came back with the classic protocol, and nobody speaks the newer one any more."""
+        """Let a static member return with the classic protocol, after which no member speaks the newer
+        one."""
         after = _copy_of(group)
         for record in found.records:
             ConsumerGroup.apply(after, record.key, record.value)
         then = after[group.group_id]
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
-        # Nobody tells members of what they have not taken up yet, unless they join anew.
+        # Members learn of pending changes only if they join again.
         behind = any(
             member.member_epoch < then.group_epoch or member.state is not ConsumerGroupMemberState.STABLE
             for member in then.members.values()
@@ -130,7 +131,7 @@ class ClassicProtocolRequests:
     def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
         if request.lacks_protocol:
-            # Kafka looks at what is missing in the request before it looks for the group.
+            # Kafka checks for missing fields of the request before it looks for the group.
             return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         group = self._groups.get(request.group_id)
         if group is None or not group.members:
@@ -167,9 +168,9 @@ class ClassicProtocolRequests:
     def upgrade(
         self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
     ) -> Outcome | None:
-        """A member that joins a classic group with the newer protocol; None if there is no such group.
+        """Let a member join a classic group with the newer protocol; return None if there is no such group.
 
-        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one, or is a streams group.
+        :raises ProtocolError: GROUP_ID_NOT_FOUND if the group remains a classic one, or is a streams group.
         """
         kind = self._kinds.of(request.group_id)
         if kind is not None and kind is not self._classic:
@@ -189,8 +190,8 @@ class ClassicProtocolRequests:
         found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         unfinished = classic.is_in(*_IN_A_ROUND) or upgrade.leaves_out(group, around.image)
         if unfinished and not _raises_epoch(found):
-            # A static member that comes back changes nothing. But the round that it ends was about something,
-            # and of partitions that came after the last one nobody would hear: the digest is today's.
+            # A static member that returns changes nothing. But the round that it ends had a reason, and since
+            # the digest is computed now, no member would learn of partitions added after the last round.
             group, before = upgrade.upgrade(classic, around.image, stale=True)
             found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         return Outcome(
@@ -202,7 +203,8 @@ class ClassicProtocolRequests:
     def removal(
         self, group: ConsumerGroup, gone: Sequence[ConsumerGroupMember], image: TopicsImage, now_ms: int
     ) -> tuple[Record, ...]:
-        """The records that remove members of a consumer group for good, or turn it into a classic group."""
+        """Return the records that remove members of a consumer group for good, or turn it into a classic
+        group."""
         ids = {member.member_id for member in gone}
         if not downgrade.may_downgrade(group, ids, self._config):
             return leaving.removal_records(group, gone, image, self._config.release_version)
@@ -212,7 +214,8 @@ class ClassicProtocolRequests:
     def _replace(
         self, group: ConsumerGroup, classic: ClassicGroup, now_ms: int, *, rebalance: bool
     ) -> tuple[Record, ...]:
-        """The records that put a classic group in the place of a consumer group; once written, it runs."""
+        """Return the records that replace a consumer group by a classic group; once written, that group
+        runs."""
         self._classic.adopt(classic, now_ms, rebalance=rebalance)
         value = classic.value(classic.assignments)
         return (*leaving.group_tombstones(group), Record(GroupMetadataKey(group.group_id), value))

@@ -1,7 +1,7 @@
-"""A classic group becomes a consumer group, when a consumer that speaks the newer protocol joins it.
+"""Turns a classic group into a consumer group, when a consumer with the newer protocol joins it.
 
-Its members become members of the consumer group at the epoch that their generation was, and keep what they
-were assigned. They speak the classic protocol until they themselves change it.
+Its members become members of the consumer group, with the generation as their epoch, and keep their
+assignments. They speak the classic protocol until they change it themselves.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationP
 
 
 def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> None:
-    """Whether the group, which has members, may become a consumer group.
+    """Check that the group, which has members, may become a consumer group.
 
-    :raises ProtocolError: GROUP_ID_NOT_FOUND if it may not: to the one who asks it is no consumer group.
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if it may not: for the requesting member, it is not a consumer
+        group.
     """
     if (
         config.group_consumer_migration_policy not in _ALLOWING
@@ -55,12 +56,12 @@ def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> No
 def upgrade(
     group: ClassicGroup, image: TopicsImage, *, stale: bool = False
 ) -> tuple[ConsumerGroup, tuple[Record, ...]]:
-    """The consumer group that the classic one becomes, and the records of that.
+    """Return the consumer group that the classic group becomes, and the records of that.
 
-    With `stale` its target is not up to date: another one is due.
+    With `stale`, its target is out of date and a new one is due.
 
-    :raises ProtocolError: GROUP_ID_NOT_FOUND if what its members say of themselves, or were assigned, can't
-        be read, or was made by an assignor of their own, whose data would be lost.
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if the members' metadata or assignments can't be read, or an
+        assignor of the members made them, whose data would be lost.
     """
     held: set[tuple[TopicId, int]] = set()
     members = [_member(group, member, image, held) for member in group.members.values()]
@@ -93,7 +94,8 @@ def upgrade(
 
 
 def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
-    """Whether its target lacks partitions of subscribed topics, of which the last leader did not know."""
+    """Return true if the group's targets lack partitions of subscribed topics that the last leader did not
+    know."""
     given: Counter[TopicId] = Counter()
     for target in group.targets.values():
         given.update({topic_id: len(numbers) for topic_id, numbers in target.items()})
@@ -104,7 +106,8 @@ def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
 
 
 def released(group: ClassicGroup) -> tuple[ParkedResponse, ...]:
-    """What those are told who wait in the classic group: to join again, the consumer group this time."""
+    """Return responses to the requests parked in the classic group. They tell members to join again, now in
+    the consumer group."""
     code = ErrorCode.REBALANCE_IN_PROGRESS
     answers = []
     for member in group.members.values():
@@ -120,13 +123,13 @@ def _member(
     group: ClassicGroup, member: ClassicGroupMember, image: TopicsImage, held: set[tuple[TopicId, int]]
 ) -> ConsumerGroupMember:
     try:
-        # One that has just joined may not offer the protocol of the generation before.
+        # A member that has just joined may not offer the protocol of the generation before.
         subscription = read_subscription(member.metadata(group.protocol) or member.protocols[0].metadata)
         assignment = read_assignment(member.assignment)
     except MalformedConsumerProtocol as error:
-        raise _refused(group, f"what {member.member_id} says or has is malformed: {error}") from error
+        raise _refused(group, f"the data of member {member.member_id} is malformed: {error}") from error
     if assignment.user_data:
-        raise _refused(group, "an assignor of its own is in use")
+        raise _refused(group, "its members use their own assignor")
     wanted = {
         (image.by_name[topic].topic_id, partition)
         for topic, partitions in assignment.partitions.items()

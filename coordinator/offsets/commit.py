@@ -1,13 +1,13 @@
-"""OffsetCommit: what is checked, in which order, and what is written.
+"""OffsetCommit: the checks, their order, and the records.
 
-First the partitions on their own: a topic or partition that does not exist fails alone. Then the group:
-whether this member may commit at its epoch. Then each partition: its metadata may be too large, and it
-fails alone; with KIP-1251 the epoch may be too old for it, and that refuses the whole request.
+First the partitions on their own: a topic or partition that does not exist fails alone. Then the group: this
+member may commit at its epoch, or not. Then each partition: its metadata may be too large, and it fails
+alone; with KIP-1251 the epoch may be too old for it, and that refuses the whole request.
 
 A request on the wire may name a partition more than once. Kafka judges the metadata of each position by
 itself, and writes them one after the other (OffsetMetadataManager.commitOffset), so that the last good one
-counts. Here a request has one position for each partition: `that_count` chooses it, and `code_of` tells what
-becomes of all that the wire named.
+counts. Here a request has one position for each partition: `that_count` chooses it, and `code_of` returns the
+result of each position on the wire.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 
 CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
-"""Raises ProtocolError if the member may not commit at all; answers None if it may for any partition."""
+"""Raises ProtocolError if the member may not commit at all; returns None if it may for any partition."""
 
 
 def commit(
@@ -46,7 +46,7 @@ def commit(
     metadata_max_bytes: int,
     now_ms: int,
 ) -> Outcome:
-    """The records of a commit and its reply, with a code for each partition in the request's order."""
+    """Return the records of a commit and its reply, with a code for each partition in the request's order."""
     by_name, stated = image.by_name, request.topic_ids
     errors = {
         partition: _existence(partition, by_name.get(partition.topic), stated.get(partition.topic))
@@ -74,14 +74,15 @@ def commit(
 
 
 def rejected(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """The reply to a request that failed as a whole, such as one whose records could not be appended."""
+    """Return the reply to a request that failed as a whole, such as one whose records could not be
+    appended."""
     return OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
 
 
 def that_count(
     positions: Iterable[tuple[TopicPartition, OffsetAndMetadata]], metadata_max_bytes: int
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Of each partition the last position whose metadata is not too large, or else the last one."""
+    """Return for each partition the last position whose metadata is not too large, or else the last one."""
     chosen: dict[TopicPartition, OffsetAndMetadata] = {}
     for partition, position in positions:
         before = chosen.setdefault(partition, position)
@@ -91,17 +92,17 @@ def that_count(
 
 
 def code_of(position: OffsetAndMetadata, answered: ErrorCode, metadata_max_bytes: int) -> ErrorCode:
-    """The code of one position for a partition, whatever was `answered` to the one that counts."""
+    """Return the code of one position for a partition, if the position that counts got `answered`."""
     if answered is ErrorCode.NONE and _is_too_large(position, metadata_max_bytes):
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return answered
 
 
 def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -> PartitionFence | None:
-    """The fence of a group that is missing, or that consists of committed offsets only.
+    """Fence commits to a group that does not exist, or that consists of committed offsets only.
 
     A commit without an epoch comes from an administrator or from a consumer that assigns partitions to
-    itself; it creates the group where there is none. An epoch belongs to a member, and there is none.
+    itself; it creates a missing group. An epoch belongs to a member, and the group has no members.
 
     :raises ProtocolError: for a request with an epoch.
     """
@@ -115,7 +116,7 @@ def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -
 
 
 def _existence(partition: TopicPartition, topic: Topic | None, stated: TopicId | None) -> ErrorCode:
-    """Return the error for a partition that does not exist (under the topic id that was stated), or NONE."""
+    """Return the error for a partition that does not exist (under the topic id of the request), or NONE."""
     if stated is not None and (topic is None or topic.topic_id != stated):
         return ErrorCode.UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= partition.partition < topic.partitions:
@@ -124,7 +125,8 @@ def _existence(partition: TopicPartition, topic: Topic | None, stated: TopicId |
 
 
 def _is_too_large(position: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
-    """Kafka compares offset.metadata.max.bytes with UTF-16 units, whatever the setting is called."""
+    """Return true if the metadata is too large. Kafka compares offset.metadata.max.bytes with UTF-16 units,
+    despite the name."""
     if 2 * len(position.metadata) <= metadata_max_bytes:  # a character has two units at most
         return False
     return len(position.metadata.encode("utf-16-le", "surrogatepass")) // 2 > metadata_max_bytes

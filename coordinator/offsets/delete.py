@@ -1,4 +1,4 @@
-"""OffsetDelete: forgets committed offsets, but none of a topic that members still subscribe to."""
+"""OffsetDelete: forgets committed offsets, except those of topics that members still subscribe to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def delete(
     group_exists: bool,
     is_subscribed: IsSubscribed,
 ) -> Outcome:
-    """The tombstones and the reply. A partition that exists and has no offset is deleted all the same."""
+    """Return the tombstones and the reply. A partition that exists and has no offset is deleted all the
+    same."""
     if not group_exists and request.group_id not in store:
         return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     errors = {}
@@ -44,7 +45,7 @@ def delete(
 
 
 def _tombstones(store: OffsetStore, group_id: str, partition: TopicPartition) -> Iterator[Record]:
-    """What was committed for the partition goes, and what open transactions hold of it."""
+    """Yield tombstones of the partition's committed offset, and of its offsets in open transactions."""
     if store.get(group_id, partition) is not None:
         yield tombstone(group_id, partition)
     for producer_id, partitions in sorted(store.pending(group_id).items()):

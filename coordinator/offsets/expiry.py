@@ -1,4 +1,4 @@
-"""What time and deleted topics do to committed offsets."""
+"""The effect of time and of deleted topics on committed offsets."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def expired(
     now_ms: int,
     since_ms: int | None = None,
 ) -> tuple[Record, ...]:
-    """The tombstones of one group's offsets that are due.
+    """Return the tombstones of one group's expired offsets.
 
-    That is an offset whose topic no member subscribes to, once it is older than the retention; in a group
-    without members that is every topic. The age counts from the commit, or from `since_ms`: a classic group
-    keeps its offsets from when it became empty, a consumer group does not. An offset that came with a time
-    of its own expires at that time.
+    An offset expires if no member subscribes to its topic and it is older than the retention time. In a group
+    without members no topic has a subscriber. The age counts from the commit, or from `since_ms`: offsets of
+    a classic group age from the time when it became empty, those of a consumer group do not. An offset with
+    its own expiry time expires at that time.
     """
     return tuple(
         tombstone(group_id, TopicPartition(topic, partition))
@@ -37,10 +37,10 @@ def expired(
 
 
 def of_deleted_topics(store: OffsetStore, before: TopicsImage, after: TopicsImage) -> tuple[Record, ...]:
-    """The tombstones, over all groups, of offsets whose topics are in the older image only.
+    """Return the tombstones, over all groups, of offsets whose topics are in the older image only.
 
-    Those in open transactions go too. A topic that was created again has another id. Offsets without an id
-    go with the topic of their name.
+    Those in open transactions go too. A topic that was created again has another id. Offsets without an id go
+    with the topic of their name.
     """
     deleted = {
         topic.name: topic.topic_id for topic in before.by_id.values() if topic.topic_id not in after.by_id

@@ -25,10 +25,11 @@ FetchFence: TypeAlias = Callable[[OffsetFetchRequest], None]
 def fetch(
     request: OffsetFetchRequest, store: OffsetStore, *, image: TopicsImage, fence: FetchFence | None
 ) -> Outcome:
-    """The reply with the group's offsets; `fence` is None for a group that is missing or never had members.
+    """Return the group's offsets; `fence` is None for a group that is missing or never had members.
 
-    A partition that has none gets offset -1, as has one whose topic was deleted and created again since.
-    With `require_stable` those are named whose offset may change with the end of a transaction (KIP-447).
+    A partition without an offset gets -1, as does one whose topic was deleted and created again since. With
+    `require_stable`, the reply names partitions whose offset may change with the end of a transaction
+    (KIP-447).
     """
     if fence is not None:
         try:

@@ -30,7 +30,7 @@ class OffsetStore:
         """Those of them that something else was committed behind."""
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
-        """Replays one record. A tombstone of what is not there is accepted: compaction leaves such."""
+        """Apply one record. A tombstone without an offset is accepted: compaction leaves such tombstones."""
         if self._pending and key.group_id in self._pending:
             self._overtake(key.group_id, TopicPartition(key.topic, key.partition), value is not None)
         if value is not None:
@@ -49,7 +49,7 @@ class OffsetStore:
             self._groups.pop(key.group_id, None)
 
     def apply_pending(self, key: PendingOffsetCommitKey, value: PendingOffsetCommitValue | None) -> None:
-        """Replays one record of a transaction; its tombstone too may be of what is not there."""
+        """Apply one record of a transaction; its tombstone may be without an offset, too."""
         partition = TopicPartition(key.topic, key.partition)
         self._overtaken.pop((key.group_id, key.producer_id, partition), None)
         if value is not None:
@@ -92,24 +92,24 @@ class OffsetStore:
         return tuple(sorted({*self._groups, *self._pending} if self._pending else self._groups))
 
     def topics(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
-        """A group's offsets by topic and partition, in the order of their first commits."""
+        """Return a group's offsets by topic and partition, in the order of their first commits."""
         return self._groups.get(group_id, _NONE)
 
     def get(self, group_id: str, partition: TopicPartition | OffsetCommitKey) -> OffsetCommitValue | None:
-        """The offset committed for a partition, or None."""
+        """Return the offset committed for a partition, or None."""
         try:
             return self._groups[group_id][partition.topic].get(partition.partition)
         except KeyError:
             return None
 
     def committed(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
-        """All offsets of a group, by topic and partition: the order in which they came does not show."""
+        """Return all offsets of a group, sorted by topic and partition."""
         for topic, partitions in sorted(self.topics(group_id).items()):
             for partition, value in sorted(partitions.items()):
                 yield TopicPartition(topic, partition), value
 
     def pending(self, group_id: str) -> Mapping[int, Mapping[TopicPartition, PendingOffsetCommitValue]]:
-        """A group's offsets in open transactions, by producer and partition."""
+        """Return a group's offsets in open transactions, by producer and partition."""
         return self._pending.get(group_id, {})
 
     def is_overtaken(self, group_id: str, producer_id: int, partition: TopicPartition) -> bool:
@@ -122,10 +122,10 @@ class OffsetStore:
 
 
 def tombstone(group_id: str, partition: TopicPartition) -> Record:
-    """The record that forgets one committed offset."""
+    """Return the record that forgets one committed offset."""
     return Record(OffsetCommitKey(group_id, partition.topic, partition.partition), None)
 
 
 def tombstones(store: OffsetStore, group_id: str) -> tuple[Record, ...]:
-    """The records that forget all offsets of a group: they go with it when it is deleted."""
+    """Return the records that forget all offsets of a group: they go with it when it is deleted."""
     return tuple(tombstone(group_id, partition) for partition, _ in store.committed(group_id))

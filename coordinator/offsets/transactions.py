@@ -1,4 +1,4 @@
-"""What the end of a transaction does to the offsets in it (KIP-98, KIP-447)."""
+"""The effect of a transaction's end on the offsets in it (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from fencepost.coordinator.protocol.records import (
 
 
 def ended(store: OffsetStore, group_id: str, producer_id: int, *, commit: bool) -> tuple[Record, ...]:
-    """The records that forget a producer's offsets in its transaction, and with `commit` make them count.
+    """Return the records that forget a producer's offsets in its transaction, and with `commit` make them
+    count.
 
     One that was committed later without a transaction stays as it is.
     """
@@ -40,12 +41,12 @@ def _committed(group_id: str, partition: TopicPartition, value: PendingOffsetCom
 
 
 def pending_tombstone(group_id: str, producer_id: int, partition: TopicPartition) -> Record:
-    """The record that forgets one offset of an open transaction."""
+    """Return the record that forgets one offset of an open transaction."""
     return Record(PendingOffsetCommitKey(group_id, partition.topic, partition.partition, producer_id), None)
 
 
 def pending_tombstones(store: OffsetStore, group_id: str) -> tuple[Record, ...]:
-    """The records that forget all offsets of a group in open transactions: it is deleted."""
+    """Return the records that forget all offsets of a group in open transactions: it is deleted."""
     return tuple(
         pending_tombstone(group_id, producer_id, partition)
         for producer_id, partitions in sorted(store.pending(group_id).items())

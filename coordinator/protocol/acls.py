@@ -1,6 +1,6 @@
 """Access control lists: DescribeAcls, CreateAcls, DeleteAcls (KIP-140), without their wire form.
 
-There are none: whoever is in may do everything.
+None exist: every client that is logged in may do everything.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 
 
 class AclsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for rights, or to give or take some; in so many parts, which are answered one by one."""
+    """Asks to describe, create or delete rights, in several parts with one result each."""
 
     parts: int = 1
 
 
 class AclsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The same answer to each part."""
+    """The same result for each part."""
 
     parts: int
     error_code: ErrorCode

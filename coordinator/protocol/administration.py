@@ -19,19 +19,19 @@ class NewTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = -1
     replication_factor: int = -1
     assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    """Partitions and the broker ids of each, where the request places replicas by hand."""
+    """Partitions and the broker ids of each, if the request places replicas manually."""
     configs: Mapping[str, str | None] = {}
 
 
 class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks to create topics, or with `validate_only` whether that would work."""
+    """Asks to create topics; with `validate_only`, only whether that would work."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
 class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of CreateTopics."""
+    """The result for one topic of CreateTopics."""
 
     name: str
     topic_id: TopicId | None = None
@@ -55,7 +55,7 @@ class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of DeleteTopics."""
+    """The result for one topic of DeleteTopics."""
 
     name: str | None
     topic_id: TopicId | None = None
@@ -75,18 +75,18 @@ class GrownTopic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     count: int
     assignments: tuple[tuple[int, ...], ...] | None = None
-    """Broker ids of each new partition, where the request places replicas by hand."""
+    """Broker ids of each new partition, if the request places replicas manually."""
 
 
 class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks to add partitions, or with `validate_only` whether that would work."""
+    """Asks to add partitions; with `validate_only`, only whether that would work."""
 
     topics: tuple[GrownTopic, ...]
     validate_only: bool = False
 
 
 class CreatedPartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of CreatePartitions."""
+    """The result for one topic of CreatePartitions."""
 
     name: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -100,7 +100,7 @@ class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceType(enum.IntEnum):
-    """What has settings in Kafka; here topics, brokers and groups do."""
+    """The kinds of resources that have settings in Kafka; here topics, brokers and groups have them."""
 
     TOPIC = 2
     BROKER = 4
@@ -110,7 +110,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a setting's value comes from."""
+    """The source of a setting's value."""
 
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
@@ -131,7 +131,7 @@ class ConfigType(enum.IntEnum):
 
 
 class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource; no `keys` ask for all of its settings. `resource_type` may be an unknown number."""
+    """A resource; without `keys`, all of its settings. `resource_type` may be an unknown number."""
 
     resource_type: int
     name: str
@@ -139,7 +139,7 @@ class ConfigResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the settings of resources, and perhaps for what would hold without each."""
+    """Asks for the settings of resources, and optionally for the values that would apply without each."""
 
     resources: tuple[ConfigResource, ...]
     include_synonyms: bool = False
@@ -174,7 +174,7 @@ class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What IncrementalAlterConfigs does to one setting (KIP-339)."""
+    """The change that IncrementalAlterConfigs makes to one setting (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -183,7 +183,7 @@ class ConfigOperation(enum.IntEnum):
 
 
 class ConfigChange(msgspec.Struct, frozen=True):
-    """A change of one setting. `operation` may be a number that is none."""
+    """A change of one setting. `operation` may be an unknown number."""
 
     name: str
     value: str | None
@@ -199,9 +199,9 @@ class ChangedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Changes settings, or with `validate_only` asks whether that would work.
+    """Changes settings; with `validate_only`, asks only whether that would work.
 
-    Not `incremental`, the changes of a resource replace all that was set on it.
+    If not `incremental`, the changes of a resource replace all settings that were set on it.
     """
 
     resources: tuple[ChangedResource, ...]
@@ -210,7 +210,7 @@ class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlteredConfigs(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one resource."""
+    """The result for one resource."""
 
     resource_type: int
     name: str

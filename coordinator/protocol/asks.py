@@ -1,4 +1,4 @@
-"""Which response a request has: a base class of requests, for the type checker alone."""
+"""The response type of each request: a base class of requests, for the type checker alone."""
 
 from __future__ import annotations
 

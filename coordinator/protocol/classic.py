@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 
 NO_GENERATION = -1
-"""Generation of an answer that gives none."""
+"""The generation in a response without one."""
 CONSUMER_PROTOCOL_TYPE = "consumer"
 """The protocol type of groups whose members are consumers; others, such as Connect's, have their own."""
 
@@ -21,14 +21,14 @@ Token: TypeAlias = int
 
 
 class JoinGroupProtocol(msgspec.Struct, frozen=True, gc=False):
-    """A way of assigning that a member offers, and what it says of itself in that way."""
+    """An assignment protocol that a member offers, and its metadata in that protocol."""
 
     name: str
     metadata: bytes
 
 
 class JoinGroupRequest(AsksAndWaits["JoinGroupResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks to join a group, or to stay in it. The answer comes when everybody has joined."""
+    """Asks to join a group, or to stay in it. The response is sent when all members have joined."""
 
     group_id: str
     member_id: MemberId = ""
@@ -47,7 +47,7 @@ class JoinGroupRequest(AsksAndWaits["JoinGroupResponse"], msgspec.Struct, frozen
 
 
 class JoinGroupMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member, as the leader is told of it."""
+    """One member, in the list for the leader."""
 
     member_id: MemberId
     instance_id: str | None = None
@@ -63,13 +63,13 @@ class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     protocol_name: str | None = None
     leader: MemberId = ""
     skip_assignment: bool = False
-    """Whether the leader must leave the assignment as it is: one of its members only came back."""
+    """True if the leader must not change the assignment, because a member only rejoined."""
     member_id: MemberId = ""
     members: tuple[JoinGroupMember, ...] = ()
 
 
 class SyncGroupRequest(AsksAndWaits["SyncGroupResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for the member's assignment; the leader's request brings those of all members."""
+    """Asks for the member's assignment; the leader's request has those of all members."""
 
     group_id: str
     generation: int
@@ -84,7 +84,7 @@ class SyncGroupRequest(AsksAndWaits["SyncGroupResponse"], msgspec.Struct, frozen
 
 
 class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the member is assigned, in the bytes that the leader chose."""
+    """The member's assignment, in the bytes that the leader chose."""
 
     error_code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -93,7 +93,7 @@ class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HeartbeatRequest(Asks["HeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tells that a member is alive."""
+    """Reports that a member is alive."""
 
     group_id: str
     generation: int
@@ -102,7 +102,7 @@ class HeartbeatRequest(Asks["HeartbeatResponse"], msgspec.Struct, frozen=True, k
 
 
 class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Whether the member may go on; REBALANCE_IN_PROGRESS tells it to join again."""
+    """The response to a heartbeat; REBALANCE_IN_PROGRESS tells the member to join again."""
 
     error_code: ErrorCode = ErrorCode.NONE
 
@@ -115,7 +115,7 @@ class DescribeGroupsRequest(Asks["DescribeGroupsResponse"], msgspec.Struct, froz
 
 
 class DescribedClassicMember(msgspec.Struct, frozen=True, kw_only=True):
-    """One member of a classic group; what it said is shown while the group is Stable."""
+    """One member of a classic group; its metadata is shown while the group is Stable."""
 
     member_id: MemberId
     instance_id: str | None
@@ -126,7 +126,7 @@ class DescribedClassicMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedClassicGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One classic group; a group that is missing or is none of this kind has the state Dead."""
+    """One classic group; a group that is missing or of another kind has the state Dead."""
 
     group_id: str
     group_state: str
@@ -139,7 +139,7 @@ class DescribedClassicGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A description for each group that was asked for, in that order."""
+    """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedClassicGroup, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS

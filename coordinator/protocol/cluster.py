@@ -1,4 +1,4 @@
-"""What clients ask about a cluster without their wire form: versions, brokers, topics, coordinators."""
+"""Requests of clients about a cluster without their wire form: versions, brokers, topics, coordinators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 
 UNKNOWN_OPERATIONS = -2147483648
-"""The bit field of authorized operations when nobody asked for it."""
+"""The bit field of authorized operations if the client did not ask for it."""
 TOPIC_OPERATIONS = 3576
 """READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE, DESCRIBE_CONFIGS and ALTER_CONFIGS (KIP-430)."""
 CLUSTER_OPERATIONS = 8096
@@ -29,7 +29,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ApiVersionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks which versions of which APIs a broker speaks; says who asks."""
+    """Asks for the APIs and versions of a broker, and names the client."""
 
     client_software_name: str = ""
     client_software_version: str = ""
@@ -44,21 +44,22 @@ class ApiVersion(msgspec.Struct, frozen=True):
 
 
 class ApiVersionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker speaks. With UNSUPPORTED_VERSION the client asks again with a version of the list."""
+    """The APIs and versions that the broker speaks. On UNSUPPORTED_VERSION the client asks again with a
+    listed version."""
 
     error_code: ErrorCode = ErrorCode.NONE
     api_versions: tuple[ApiVersion, ...] = ()
 
 
 class TopicReference(msgspec.Struct, frozen=True, kw_only=True):
-    """A topic by its id where the request has one, by its name otherwise."""
+    """A topic by its id if the request has one, otherwise by its name."""
 
     name: str | None = None
     topic_id: TopicId | None = None
 
 
 class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for brokers and topics; `topics` None means all of them."""
+    """Asks for brokers and topics; `topics` None means all topics."""
 
     topics: tuple[TopicReference, ...] | None = None
     allow_auto_topic_creation: bool = True
@@ -67,12 +68,12 @@ class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition and who leads it."""
+    """One partition and its leader."""
 
     partition: int
     leader_id: int
     replicas: tuple[int, ...] = ()
-    """The brokers that have it."""
+    """The brokers that have a replica."""
     in_sync: tuple[int, ...] = ()
     """Those replicas that run, the leader first."""
     leader_epoch: int = 0
@@ -80,7 +81,7 @@ class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic; with an error, what the request called it."""
+    """One topic; with an error, the name or id from the request."""
 
     name: str | None
     topic_id: TopicId | None = None
@@ -90,7 +91,7 @@ class TopicMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as one broker sees it; of a question that makes no sense it tells nothing."""
+    """The cluster as one broker sees it; an invalid request gets no information."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -102,14 +103,14 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionCursor(msgspec.Struct, frozen=True):
-    """Where a description of topics goes on."""
+    """The position from which a description of topics continues."""
 
     topic: str
     partition: int
 
 
 class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for topics by name, all if there is none, so many partitions at a time (KIP-966)."""
+    """Asks for topics by name, or all topics, with a limit of partitions in one response (KIP-966)."""
 
     topics: tuple[str, ...]
     partition_limit: int
@@ -117,14 +118,14 @@ class DescribeTopicPartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Topics by name, and where the next answer begins if there is more."""
+    """Topics by name, and the position at which the next response begins if there is more."""
 
     topics: tuple[TopicMetadata, ...]
     next_cursor: PartitionCursor | None = None
 
 
 class KeyType(enum.IntEnum):
-    """What kind of coordinator FindCoordinator looks for."""
+    """The kind of coordinator that FindCoordinator looks for."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -132,14 +133,14 @@ class KeyType(enum.IntEnum):
 
 
 class FindCoordinatorRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks who coordinates these keys. `key_type` is a `KeyType`, or a number that nobody knows."""
+    """Asks for the coordinator of each key. `key_type` is a `KeyType`, or an unknown number."""
 
     keys: tuple[str, ...]
     key_type: int = KeyType.GROUP
 
 
 class FoundCoordinator(msgspec.Struct, frozen=True, kw_only=True):
-    """The coordinator of one key; with an error, none."""
+    """The coordinator of one key, or an error."""
 
     key: str
     node: Node | None = None

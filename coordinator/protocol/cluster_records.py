@@ -1,6 +1,6 @@
-"""The facts of a cluster that outlive its brokers: topics, settings, producer ids, where logs start.
+"""The facts of a cluster that outlive its brokers: topics, settings, producer ids, log starts.
 
-Kafka keeps them in its metadata log and beside its segments; here they share the journal of the groups. A
+Kafka keeps them in its metadata log and next to its segments; here they share the journal of the groups. A
 value of None is a tombstone. The numbers lie above those of Kafka's group records.
 """
 
@@ -19,7 +19,7 @@ class ClusterKey(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False
 
 
 class ClusterValue(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False):
-    """The cluster's id, and how often its topics have changed."""
+    """The cluster's id, and the number of changes of its topics."""
 
     cluster_id: str
     image_version: int
@@ -32,7 +32,7 @@ class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
 
 
 class TopicValue(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
-    """A topic's name, number of partitions, replicas of each, and where they were placed by hand."""
+    """A topic's name, number of partitions, replicas of each, and manual placement."""
 
     name: str
     partitions: int
@@ -48,7 +48,7 @@ class ConfigKey(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False)
 
 
 class ConfigValue(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):
-    """Settings by Kafka's name, as they were written."""
+    """Settings by Kafka's names, as they were sent."""
 
     entries: Mapping[str, str]
 
@@ -71,7 +71,7 @@ class LogStartKey(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=Fals
 
 
 class LogStartValue(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=False):
-    """What lies before this offset was deleted."""
+    """The start of a log; records before this offset were deleted."""
 
     offset: int
 
@@ -81,7 +81,7 @@ ClusterRecordValue: TypeAlias = ClusterValue | TopicValue | ConfigValue | Produc
 
 
 class ClusterRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One fact of the cluster, or with value None the end of one."""
+    """One fact of the cluster; with value None, its end."""
 
     key: ClusterRecordKey
     value: ClusterRecordValue | None

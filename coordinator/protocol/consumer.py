@@ -21,9 +21,9 @@ CLASSIC_GROUP_TYPE = "classic"
 class ConsumerGroupHeartbeatRequest(
     Asks["ConsumerGroupHeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False
 ):
-    """One heartbeat of a member. None means "unchanged" wherever a field may be None.
+    """One heartbeat of a member. None means "unchanged" in each field that may be None.
 
-    `api_version`, `client_id` and `client_host` come from the request's header and its connection.
+    `api_version`, `client_id` and `client_host` are from the request's header and its connection.
     """
 
     group_id: str
@@ -37,7 +37,7 @@ class ConsumerGroupHeartbeatRequest(
     """RE2 syntax, matched against the whole name; "" means no regular expression."""
     server_assignor: str | None = None
     topic_partitions: Partitions | None = None
-    """What the member owns; None when it has nothing to report."""
+    """The partitions that the member owns; None if it has nothing to report."""
     api_version: int = 1
     client_id: str = ""
     client_host: str = ""
@@ -46,7 +46,7 @@ class ConsumerGroupHeartbeatRequest(
 
 
 class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The coordinator's answer to one heartbeat."""
+    """The coordinator's response to one heartbeat."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -54,7 +54,7 @@ class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, 
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: Partitions | None = None
-    """Everything the member may own; None when nothing changed, empty when it must own nothing."""
+    """Everything that the member may own; None if nothing changed, empty if it must own nothing."""
 
 
 class ConsumerGroupDescribeRequest(
@@ -75,7 +75,7 @@ class DescribedPartitions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberType(enum.IntEnum):
-    """Which protocol a member of a consumer group speaks."""
+    """The protocol that a member of a consumer group speaks."""
 
     UNKNOWN = -1
     CLASSIC = 0
@@ -112,7 +112,7 @@ class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A description for each group that was asked for, in that order."""
+    """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedGroup, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS
@@ -120,7 +120,7 @@ class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListGroupsRequest(Asks["ListGroupsResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks which groups there are; filters ignore case, empty filters match all."""
+    """Asks for the list of groups; filters ignore case, and empty filters match all groups."""
 
     states_filter: tuple[str, ...] = ()
     types_filter: tuple[str, ...] = ()
@@ -143,13 +143,13 @@ class ListGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeleteGroupsRequest(Asks["DeleteGroupsResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks to delete one group, which must be empty. Offsets go with it."""
+    """Asks to delete one group, which must be empty, with its offsets."""
 
     group_id: str
 
 
 class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the group was deleted."""
+    """The result of deleting one group."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -168,7 +168,7 @@ class LeaveGroupRequest(Asks["LeaveGroupResponse"], msgspec.Struct, frozen=True,
 
 
 class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether that member was removed."""
+    """The result of removing one member."""
 
     member_id: MemberId = ""
     instance_id: str | None = None
@@ -180,11 +180,11 @@ class LeaveGroupBatchRequest(Asks["LeaveGroupBatchResponse"], msgspec.Struct, fr
 
     group_id: str
     members: tuple[LeaveGroupRequest, ...]
-    """Who; the group id of each is the one above."""
+    """The members to remove; the group id of each is the one above."""
 
 
 class LeaveGroupBatchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each, in the order of the request; with an error, nothing became of any."""
+    """The result for each member, in the order of the request; with an error, no member was removed."""
 
     error_code: ErrorCode = ErrorCode.NONE
     members: tuple[LeaveGroupResponse, ...] = ()

@@ -1,7 +1,7 @@
 """The bytes that consumers put into the classic protocol: subscriptions and assignments (ConsumerProtocol).
 
-A version comes first, then a body that is never flexible. Later versions only add at the end, so a reader
-takes what it knows of a version that it does not know.
+First there is a version, then a body that is never flexible. Later versions only add fields at the end, so a
+reader can read the known fields of an unknown version.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import msgspec
 NO_OWNED: Mapping[str, tuple[int, ...]] = {}
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 NEWEST_VERSION = 3
-"""Of subscriptions and of assignments; each version adds fields at the end, or none."""
+"""The version of subscriptions and of assignments; each version adds fields at the end, or no fields."""
 
 
 class MalformedConsumerProtocol(ValueError):
@@ -22,18 +22,18 @@ class MalformedConsumerProtocol(ValueError):
 
 
 class ConsumerProtocolSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer says of itself when it joins."""
+    """The subscription that a consumer sends when it joins."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
     owned: Mapping[str, tuple[int, ...]] = NO_OWNED
-    """Partitions by topic that it has not let go of; version 1."""
+    """Partitions by topic that it has not released; version 1."""
     generation: int = -1
     rack_id: str | None = None
 
 
 class ConsumerProtocolAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer is given."""
+    """The assignment of a consumer."""
 
     partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes | None = None
@@ -96,9 +96,9 @@ class _Reader:
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    """The subscription behind the bytes.
+    """Return the subscription in the bytes.
 
-    :raises MalformedConsumerProtocol: if they are none.
+    :raises MalformedConsumerProtocol: if they are not a subscription.
     """
     reader = _Reader(data)
     version, topics, user_data = _first_of_subscription(reader)
@@ -112,16 +112,17 @@ def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
 
 
 def read_subscribed_topics(data: bytes) -> tuple[str, ...]:
-    """The topics alone, by what all versions begin with, as a broker reads them; the rest may be missing.
+    """Return only the topics, from the part that all versions begin with, as a broker does; the rest may be
+    missing.
 
-    :raises MalformedConsumerProtocol: if the bytes are no subscription.
+    :raises MalformedConsumerProtocol: if the bytes are not a subscription.
     """
     _, topics, _ = _first_of_subscription(_Reader(data))
     return topics
 
 
 def _first_of_subscription(reader: _Reader) -> tuple[int, tuple[str, ...], bytes | None]:
-    """The version, and all that there is in version 0: topics and the assignor's own data."""
+    """Return the version, and everything in version 0: topics and the assignor's own data."""
     version = reader.int16()
     if version < 0:
         raise MalformedConsumerProtocol(f"version {version}")
@@ -130,9 +131,9 @@ def _first_of_subscription(reader: _Reader) -> tuple[int, tuple[str, ...], bytes
 
 
 def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    """The assignment behind the bytes; no bytes are an empty one.
+    """Return the assignment in the bytes; no bytes are an empty assignment.
 
-    :raises MalformedConsumerProtocol: if they are none.
+    :raises MalformedConsumerProtocol: if they are not an assignment.
     """
     if not data:
         return ConsumerProtocolAssignment(partitions={})
@@ -143,7 +144,7 @@ def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
 
 
 def write_subscription(subscription: ConsumerProtocolSubscription) -> bytes:
-    """The subscription's bytes, in the newest version."""
+    """Return the subscription's bytes, in the newest version."""
     rack_id = subscription.rack_id
     parts = [
         _INT16.pack(NEWEST_VERSION),
@@ -158,15 +159,15 @@ def write_subscription(subscription: ConsumerProtocolSubscription) -> bytes:
 
 
 def write_assignment(assignment: ConsumerProtocolAssignment, version: int = NEWEST_VERSION) -> bytes:
-    """The assignment's bytes; versions 0 to 3 differ in their number only."""
+    """Return the assignment's bytes; versions 0 to 3 differ in their number only."""
     parts = [_INT16.pack(version), *_partitions(assignment.partitions), _bytes(assignment.user_data)]
     return b"".join(parts)
 
 
 def version_of(data: bytes) -> int:
-    """The version of a subscription or an assignment.
+    """Return the version of a subscription or an assignment.
 
-    :raises MalformedConsumerProtocol: if there is none.
+    :raises MalformedConsumerProtocol: if there is no version.
     """
     return _Reader(data).int16()
 

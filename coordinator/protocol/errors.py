@@ -184,7 +184,7 @@ _RETRIABLE = frozenset(
 
 
 class ProtocolError(Exception):
-    """A request broke a rule; the facade answers it with this code and changes nothing."""
+    """A request broke a rule; the facade responds with this code and changes nothing."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -193,10 +193,10 @@ class ProtocolError(Exception):
 
 
 class FencepostError(Exception):
-    """Something a user can mend: wrong input, a missing file, an unusable environment.
+    """An error that a user can fix: wrong input, a missing file, an unusable environment.
 
-    The text says what is wrong, where, and what was expected. `exit_code` is 2 for wrong usage or
-    input, 3 when the environment lacks something.
+    The text says what is wrong, where, and what was expected. `exit_code` is 2 for wrong usage or input, 3 if
+    the environment lacks something.
     """
 
     exit_code = 2
@@ -207,7 +207,7 @@ class InconsistentRecord(FencepostError):
 
     @classmethod
     def of(cls, key: object, why: str) -> InconsistentRecord:
-        """What is told of the record with that key."""
+        """Return the error for the record with that key."""
         return cls(f"journal record {key}: {why}")
 
 

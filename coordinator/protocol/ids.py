@@ -1,4 +1,4 @@
-"""Names of things: topics, partitions, members, and the epochs with a special meaning."""
+"""Names of topics, partitions and members, and the epochs with a special meaning."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOIN_EPOCH = 0
 LEAVE_EPOCH = -1
 """Member epoch of a member that leaves for good."""
 STATIC_LEAVE_EPOCH = -2
-"""Member epoch of a static member that leaves and means to come back (KIP-848, Static Membership)."""
+"""Member epoch of a static member that leaves and intends to return (KIP-848, Static Membership)."""
 NO_EPOCH = -1
 """Epoch of a commit or fetch that belongs to no member, and of a leader that is not known."""
 
@@ -39,7 +39,7 @@ class TopicPartition(NamedTuple):
 
 
 class _PartitionsOfTopic(dict[int, TopicPartition]):
-    """The partitions of one topic that were asked for, by number."""
+    """Partitions of one topic by number, made on first use."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -53,15 +53,15 @@ _partitions_of_topic = lru_cache(maxsize=256)(_PartitionsOfTopic)
 
 
 def topic_partitions(topic: str, numbers: Iterable[int]) -> Iterator[TopicPartition]:
-    """Partitions of one topic, in the order of the numbers.
+    """Return partitions of one topic, in the order of the numbers.
 
-    As a rule the same objects each time: who owns a partition mentions it in a dozen places.
+    They are usually the same objects each time, because each owned partition appears in a dozen places.
     """
     return map(_partitions_of_topic(topic).__getitem__, numbers)
 
 
 def partitions_of(pairs: Iterable[tuple[TopicId, int]]) -> dict[TopicId, tuple[int, ...]]:
-    """The canonical form of a collection of (topic id, partition): sorted, without duplicates."""
+    """Return the canonical form of a collection of (topic id, partition): sorted, without duplicates."""
     grouped: dict[TopicId, list[int]] = {}
     for topic_id, partition in sorted(set(pairs)):
         grouped.setdefault(topic_id, []).append(partition)
@@ -69,7 +69,7 @@ def partitions_of(pairs: Iterable[tuple[TopicId, int]]) -> dict[TopicId, tuple[i
 
 
 def partition_count(partitions: Partitions) -> int:
-    """How many partitions the set holds."""
+    """Return the number of partitions in the set."""
     if len(partitions) == 1:  # as a rule a member holds partitions of one topic, and a group has thousands
         (numbers,) = partitions.values()
         return len(numbers)
@@ -77,12 +77,12 @@ def partition_count(partitions: Partitions) -> int:
 
 
 def topic_id_from_uuid(value: uuid.UUID) -> TopicId:
-    """A UUID in Kafka's printed form."""
+    """Return a UUID in Kafka's printed form."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 
 def uuid_from_topic_id(topic_id: TopicId) -> uuid.UUID:
-    """The UUID behind a printed topic id.
+    """Return the UUID of a printed topic id.
 
     :raises ValueError: if the text is not 22 characters of base64url.
     """

@@ -1,6 +1,6 @@
-"""What administrators ask about transactions, producers, settings and sizes: DescribeTransactions,
-ListTransactions, DescribeProducers (KIP-664), ListConfigResources (KIP-1142), DescribeLogDirs (KIP-113),
-without their wire form.
+"""Requests of administrators about transactions, producers, settings and sizes, without their wire form. They
+are DescribeTransactions, ListTransactions, DescribeProducers (KIP-664), ListConfigResources (KIP-1142), and
+DescribeLogDirs (KIP-113).
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a transactional id stands; times in milliseconds."""
+    """The state of a transactional id; times in milliseconds."""
 
     transactional_id: str
     error_code: ErrorCode = ErrorCode.NONE
     state: str = ""
     timeout_ms: int = 0
     start_ms: int = 0
-    """When the last transaction began; -1 if there was none."""
+    """Start of the last transaction, in ms; -1 without one."""
     producer_id: int = 0
     producer_epoch: int = 0
     partitions: tuple[TopicPartition, ...] = ()
 
 
 class DescribeTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each id, in the order of the request."""
+    """The result for each id, in the order of the request."""
 
     transactions: tuple[DescribedTransaction, ...] = ()
 
 
 class ListTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for all transactional ids that match; what is empty or negative matches all."""
+    """Asks for all transactional ids that match; an empty or negative filter matches all."""
 
     states: tuple[str, ...] = ()
     producer_ids: tuple[int, ...] = ()
@@ -58,7 +58,7 @@ class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The ids that the broker coordinates, and what of the states asked for is none."""
+    """The ids that the broker coordinates, and the unknown states of the request."""
 
     error_code: ErrorCode = ErrorCode.NONE
     unknown_states: tuple[str, ...] = ()
@@ -66,13 +66,13 @@ class ListTransactionsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeProducersRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks who produces to partitions."""
+    """Asks for the producers of partitions."""
 
     topics: tuple[OfTopic[int], ...]
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
-    """A producer as a log remembers it; -1 for what is not known."""
+    """A producer as a log remembers it; -1 for an unknown value."""
 
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
@@ -92,13 +92,13 @@ class PartitionProducers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribeProducersResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each partition of the request."""
+    """The result for each partition of the request."""
 
     topics: tuple[OfTopic[PartitionProducers], ...] = ()
 
 
 class ListConfigResourcesRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks what has settings; no types are all types."""
+    """Asks for the resources that have settings; no types mean all types."""
 
     resource_types: tuple[int, ...] = ()
     known_types: frozenset[int] = frozenset()
@@ -106,21 +106,21 @@ class ListConfigResourcesRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that has settings."""
+    """A resource that has settings."""
 
     resource_type: int
     name: str
 
 
 class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What has settings."""
+    """The resources that have settings."""
 
     error_code: ErrorCode = ErrorCode.NONE
     resources: tuple[ListedResource, ...] = ()
 
 
 class DescribeLogDirsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks how large the logs of partitions are; None is for all."""
+    """Asks for the sizes of partitions' logs; None means all partitions."""
 
     topics: tuple[OfTopic[int], ...] | None
 
@@ -133,7 +133,7 @@ class LogSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogDir(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory with the logs in it, and its volume in bytes; -1 for what is not known."""
+    """A directory with its logs, and its volume in bytes; -1 for an unknown value."""
 
     path: str
     error_code: ErrorCode = ErrorCode.NONE

@@ -16,11 +16,11 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 P = TypeVar("P")
 
 NO_REPLICA = -1
-"""The preferred read replica of a partition that the client reads where it asks."""
+"""The preferred read replica of a partition that the client shall read from the present broker."""
 
 
 class OfTopic(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
-    """Something about partitions of one topic, which has a name or an id, as the request's version has it."""
+    """Data about partitions of one topic, which has a name or an id, depending on the request's version."""
 
     name: str | None = None
     topic_id: TopicId | None = None
@@ -35,7 +35,7 @@ class ProducedPartition(msgspec.Struct, frozen=True):
 
 
 class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Appends records. `acks` 0 wants no answer; 1 and -1 are the same where there is one replica."""
+    """Appends records. `acks` 0 asks for no response; 1 and -1 are the same with one replica."""
 
     transactional_id: str | None = None
     acks: int
@@ -72,14 +72,14 @@ def _refusal(code: ErrorCode, errors: tuple[RecordError, ...]) -> str:
 
 
 class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the records of one partition went; offset -1 with an error."""
+    """The position at which one partition's records were appended; offset -1 with an error."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
     base_offset: int = -1
     log_start_offset: int = -1
     log_append_time_ms: int = -1
-    """The time that the log set; -1 where the producer's counts."""
+    """The time that the log set, in ms; -1 if the producer's time is kept."""
     error_message: str | None = None
     record_errors: tuple[RecordError, ...] = ()
     """The records because of which the batch was refused."""
@@ -92,7 +92,7 @@ class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where to read one partition, and how much at most."""
+    """The position from which to read one partition, and the maximum size."""
 
     partition: int
     fetch_offset: int
@@ -111,14 +111,14 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: int = 0
     session_epoch: int = -1
     committed: bool = False
-    """Whether records of open transactions are held back, and those of aborted ones are told (KIP-98)."""
+    """True to hold back records of open transactions and to report aborted transactions (KIP-98)."""
     topics: tuple[OfTopic[FetchPartition], ...]
     by_id: bool = False
-    """Whether topics go by their ids, and not by their names."""
+    """True if the request names topics by id, not by name."""
     from_leader: bool = False
     """True if followers refuse the request: versions before KIP-392, and requests of other brokers."""
     rack_id: str = ""
-    """The rack of the client; empty if it has none (KIP-392)."""
+    """The rack of the client; empty without one (KIP-392)."""
     forgotten: tuple[OfTopic[int], ...] = ()
     """Partitions that a session shall no longer hold."""
 
@@ -131,7 +131,7 @@ class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was read of one partition."""
+    """The result of reading one partition."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -140,15 +140,15 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = -1
     batches: tuple[bytes, ...] = ()
     aborted: tuple[AbortedTransaction, ...] | None = None
-    """None unless only committed records were asked for."""
+    """Aborted transactions; None unless only committed records were asked for."""
     diverging_epoch: int = NO_EPOCH
-    """The epoch of a log that never was what the client fetched; it ends at the high watermark."""
+    """The epoch of the log, if it never had the client's last record; it ends at the high watermark."""
     preferred_read_replica: int = NO_REPLICA
     """The broker that the client shall fetch from instead (KIP-392)."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of each partition of the request. Session 0 means that there is no session."""
+    """The result for each partition of the request. Session 0 means that there is no session."""
 
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
@@ -167,7 +167,7 @@ class OffsetSpec(enum.IntEnum):
 
 
 class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Which offset of one partition: an `OffsetSpec`, or the first record at or after a time in ms."""
+    """The wanted offset of one partition: an `OffsetSpec`, or the first record at or after a time in ms."""
 
     partition: int
     timestamp_ms: int
@@ -175,7 +175,7 @@ class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks where records are; with `committed` nothing beyond the last stable offset counts."""
+    """Asks for offsets; with `committed`, only those before the last stable offset."""
 
     committed: bool = False
     from_any_replica: bool = False
@@ -184,7 +184,7 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset; -1 where no record is so late."""
+    """An offset; -1 if no record has such a late time."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -200,7 +200,7 @@ class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderEpochPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks where the log of `leader_epoch` ended."""
+    """Asks for the end of `leader_epoch` in the log."""
 
     partition: int
     leader_epoch: int
@@ -208,13 +208,14 @@ class LeaderEpochPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks whether what a consumer read is still in the log (KIP-320)."""
+    """Asks for the ends of leader epochs, to find out whether a consumer's records are still in the log
+    (KIP-320)."""
 
     topics: tuple[OfTopic[LeaderEpochPartition], ...]
 
 
 class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an epoch's records; -1 where the epoch is not known."""
+    """The end of an epoch's records; -1 for an unknown epoch."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -223,7 +224,7 @@ class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each partition of the request, in its order."""
+    """The result for each partition of the request, in its order."""
 
     topics: tuple[OfTopic[EpochEndOffset], ...]
 
@@ -242,7 +243,7 @@ class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one log starts now; -1 with an error."""
+    """The start of one log after the deletion; -1 with an error."""
 
     partition: int
     low_watermark: int = -1

@@ -11,7 +11,7 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A transition that is not in the table: a defect of the code that asked for it."""
+    """A transition that is not in the table: a defect of the code that requested it."""
 
 
 class Transition(NamedTuple, Generic[S, E]):
@@ -27,7 +27,7 @@ class StateTable(Generic[S, E]):
 
     `transitions` lists every arrow; several arrows may share (source, event) when a guard of the
     machine's own chooses between them. `refused` lists moves that are ignored without an error.
-    Raises ValueError on declaration if a state cannot be reached or a terminal state has a way out.
+    Raises ValueError on declaration if a state cannot be reached or a terminal state has an outgoing arrow.
     """
 
     __slots__ = ("_targets", "initial", "name", "refused", "source", "states", "terminal", "transitions")
@@ -66,12 +66,12 @@ class StateTable(Generic[S, E]):
         while more := {t.target for t in self.transitions if t.source in reached} - reached:
             reached |= more
         if lost := [state for state in self.states if state not in reached]:
-            raise ValueError(f"{self.name}: no way leads to {', '.join(lost)}")
+            raise ValueError(f"{self.name}: no arrow leads to {', '.join(lost)}")
         if leaks := [t for t in self.transitions if t.source in self.terminal]:
             raise ValueError(f"{self.name}: terminal {leaks[0].source} has a way out")
 
     def next(self, state: S, event: E) -> S:
-        """Where `event` leads from `state`, for events with one arrow.
+        """Return the state that `event` leads to from `state`, for events with one arrow.
 
         :raises IllegalTransition: if the table has no such arrow, or has several.
         """

@@ -40,7 +40,7 @@ class OffsetCommitRequest(Asks["OffsetCommitResponse"], msgspec.Struct, frozen=T
     instance_id: str | None = None
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     topic_ids: Mapping[str, TopicId] = {}
-    """Ids by topic name, where the request has them."""
+    """Ids by topic name, if the request has them."""
     retention_time_ms: int = -1
     """Versions 2 to 4 only; -1 is the coordinator's default."""
     api_version: int = MEMBER_EPOCH_VERSION
@@ -54,7 +54,7 @@ class OffsetCommitRequest(Asks["OffsetCommitResponse"], msgspec.Struct, frozen=T
 
     @property
     def is_anonymous_transaction(self) -> bool:
-        """Whether a producer does not say for which member it commits: it is not fenced by the group then."""
+        """True if a producer does not say for which member it commits: then the group does not fence it."""
         return (
             self.is_transactional
             and not self.member_id
@@ -70,7 +70,7 @@ class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetFetchRequest(Asks["OffsetFetchResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for committed positions of one group; `partitions` None asks for all of them."""
+    """Asks for committed positions of one group; `partitions` None means all of them."""
 
     group_id: str
     member_id: MemberId | None = None
@@ -81,13 +81,13 @@ class OffsetFetchRequest(Asks["OffsetFetchResponse"], msgspec.Struct, frozen=Tru
 
 
 class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The committed positions; offset -1 where there is none. With an error, no offsets."""
+    """The committed positions; offset -1 for a partition without one. With an error, no offsets."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
     offsets: Mapping[TopicPartition, OffsetAndMetadata] = {}
     unstable: frozenset[TopicPartition] = frozenset()
-    """Partitions with a position in an open transaction, where stable ones were asked for."""
+    """Partitions with a position in an open transaction, if stable ones were asked for."""
 
 
 class OffsetDeleteRequest(Asks["OffsetDeleteResponse"], msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""What a coordinator's step says to do: records to append, then a reply and effects.
+"""The outcome of a coordinator's step: records to append, then a reply and effects.
 
-The order is fixed: append the records, apply them, then send the reply and carry out the effects.
-If the append fails nothing else happens, and the request gets the mapped error.
+The order is fixed: append the records, apply them, then send the reply and carry out the effects. If the
+append fails, nothing else happens, and the request gets the mapped error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TopicsChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegularExpressionsResolved(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to `ResolveRegularExpressions`."""
+    """The result of `ResolveRegularExpressions`."""
 
     group_id: str
     topics: dict[str, tuple[str, ...]]
@@ -72,25 +72,25 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     """Time has reached `next_deadline()`: the most overdue timer runs."""
 
     due_ms: int = 0
-    """When it was due; a timer of a real loop fires a little late."""
+    """Time at which it was due, in ms; a timer of a real loop fires a little late."""
 
 
 class MemberHeard(msgspec.Struct, frozen=True, kw_only=True):
-    """A member is alive, as the shell knows without a request: its session starts anew."""
+    """A member is alive, as the shell knows without a request: its session restarts."""
 
     group_id: str
     member_id: MemberId
 
 
 class SessionEnded(msgspec.Struct, frozen=True, kw_only=True):
-    """A member's session is over now, whatever its timer says: the shell plays with time."""
+    """A member's session is over now, whatever its timer says: the shell changes the time."""
 
     group_id: str
     member_id: MemberId
 
 
 class RebalanceRequested(msgspec.Struct, frozen=True, kw_only=True):
-    """Someone wants a group to rebalance though nothing changed: a new epoch, or a new generation."""
+    """A group shall rebalance although nothing changed: a new epoch, or a new generation."""
 
     group_id: str
 
@@ -108,14 +108,15 @@ Event: TypeAlias = (
 
 
 class ResolveRegularExpressions(msgspec.Struct, frozen=True, kw_only=True):
-    """Match these expressions against all topic names, in the background, and feed the answer back."""
+    """Match these expressions against all topic names, in the background, and return the matches as an
+    event."""
 
     group_id: str
     regular_expressions: tuple[str, ...]
 
 
 class MemberFenced(msgspec.Struct, frozen=True, kw_only=True):
-    """A timer removed a member; nobody has to act on it, but someone may want to know."""
+    """A timer removed a member. No action is needed, but it may be of interest."""
 
     group_id: str
     member_id: MemberId
@@ -124,7 +125,7 @@ class MemberFenced(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ParkedResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a request that had to wait: its outcome had no reply."""
+    """The response to a request that had to wait: its outcome had no reply."""
 
     token: classic.Token
     response: classic.JoinGroupResponse | classic.SyncGroupResponse
@@ -147,7 +148,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
     """One atomic batch; to be durable before anything below is seen by anyone."""
     reply: Response | None = None
-    """None for a request that has to wait: an `ParkedResponse` with its token follows in a later outcome."""
+    """None for a request that has to wait: a `ParkedResponse` with its token follows in a later outcome."""
     effects: tuple[Effect, ...] = ()
 
 

@@ -50,7 +50,7 @@ class GroupMetadataKey(msgspec.Struct, frozen=True, tag=2, array_like=True, gc=F
 
 
 class GroupMetadataMember(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One member of a classic group: what it said of itself in the chosen protocol, and what it got."""
+    """One member of a classic group: its metadata in the chosen protocol, and its assignment."""
 
     member_id: MemberId
     instance_id: str | None
@@ -87,15 +87,15 @@ class ConsumerGroupMetadataValue(msgspec.Struct, frozen=True, tag=3, array_like=
 
 
 class ClassicMemberMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What marks a member of a consumer group that speaks the classic protocol (KIP-848, Migration)."""
+    """The data of a member of a consumer group that speaks the classic protocol (KIP-848, Migration)."""
 
     session_timeout_ms: int
     supported_protocols: tuple[tuple[str, bytes], ...]
-    """Names and what the member says of itself in each, in its order of preference."""
+    """Names of protocols and the member's metadata in each, in its order of preference."""
 
 
 class ConsumerGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=5, array_like=True, gc=False):
-    """Type 5: what a member said of itself."""
+    """Type 5: a member's metadata."""
 
     group_id: str
     member_id: MemberId
@@ -139,13 +139,13 @@ class ConsumerGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True, tag=7,
 
 
 class ConsumerGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
-    """What the assignor wants the member to own."""
+    """The partitions that the assignor wants the member to own."""
 
     partitions: Partitions
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False):
-    """Type 8: where one member stands on its way to the target."""
+    """Type 8: one member's progress towards its target."""
 
     group_id: str
     member_id: MemberId
@@ -154,7 +154,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=8
 class ConsumerGroupCurrentMemberAssignmentValue(
     msgspec.Struct, frozen=True, tag=8, array_like=True, gc=False
 ):
-    """A member's epochs, state, and what it holds."""
+    """A member's epochs, state, and partitions."""
 
     member_epoch: int
     previous_member_epoch: int
@@ -167,7 +167,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(
 
 
 class ConsumerGroupRegularExpressionKey(msgspec.Struct, frozen=True, tag=16, array_like=True, gc=False):
-    """Type 16: what one regular expression matches."""
+    """Type 16: the matches of one regular expression."""
 
     group_id: str
     regular_expression: str
@@ -243,7 +243,7 @@ TARGET_VALUES: Final = (
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One fact, or with value None the end of one."""
+    """One fact; with value None, its end."""
 
     key: RecordKey
     value: RecordValue | None

@@ -1,7 +1,7 @@
-"""The regular expressions of users: RE2's, which match whole names, within bounds on their size.
+"""The regular expressions of users: RE2 syntax that matches whole names, with limits on their size.
 
-RE2 takes time in proportion to the size of what it compiles. `.{1,1000}`, repeated twenty times, takes over a
-second. So the length, the memory and the compiled size are limited, and matching many names yields.
+RE2 takes time in proportion to the compiled size. `.{1,1000}`, repeated twenty times, takes over a second. So
+the length, the memory and the compiled size are limited, and matching many names yields.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The vocabulary of single active consumers: what a stream's coordinator is told, answers and asks for.
+"""The vocabulary of single active consumers: inputs, replies and effects of a stream's coordinator.
 
 A group is all single-active-consumer subscriptions of one stream under one consumer name, in one virtual
 host. Its members are subscriptions of connections. The names are RabbitMQ's, after its stream coordinator.
@@ -23,18 +23,18 @@ DEFAULT_DISCONNECTED_TIMEOUT_MS: Final = 60_000
 
 
 def node_of(connection: ConnectionId) -> str:
-    """The node that a connection is on."""
+    """Return the node that a connection is on."""
     return connection.rpartition("@")[2]
 
 
 class Connectivity(enum.StrEnum):
-    """What the coordinator knows of a consumer's connection."""
+    """The state of a consumer's connection, as far as the coordinator knows."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
     """Its node can't be reached; the consumer may well be running."""
     FORGOTTEN = "forgotten"
-    """It was away for the whole disconnected timeout, and the group goes on without it."""
+    """It was disconnected for the whole timeout, and the group continues without it."""
     PRESUMED_DOWN = "forgotten"
     """RabbitMQ's word for forgotten."""
 
@@ -44,16 +44,16 @@ class Connectivity(enum.StrEnum):
 
 
 class Activity(enum.StrEnum):
-    """What the coordinator wants of a consumer."""
+    """The activity that the coordinator wants of a consumer."""
 
     WAITING = "waiting"
     ACTIVE = "active"
     DEACTIVATING = "deactivating"
-    """It was told to step down and has not answered yet."""
+    """It was told to step down and has not responded yet."""
 
 
 class ConsumerStatus(enum.StrEnum):
-    """Where a consumer stands: connectivity and activity in one.
+    """The status of a consumer: connectivity and activity in one.
 
     Two of the nine combinations are never reached: a consumer that is stepping down counts as waiting once
     its connection is lost.
@@ -94,7 +94,7 @@ class ConsumerStatus(enum.StrEnum):
 
 
 class SacError(enum.StrEnum):
-    """What a command is refused with."""
+    """The error that refuses a command."""
 
     PARTITION_INDEX_CONFLICT = "partition_index_conflict"
     """The group exists and was registered with another partition index."""
@@ -117,7 +117,7 @@ class RegisterConsumer(msgspec.Struct, frozen=True, kw_only=True):
     subscription_id: int
     partition_index: int = SIMPLE
     owner: str = ""
-    """How people know the connection."""
+    """The human-readable name of the connection."""
     vhost: str = DEFAULT_VHOST
 
 
@@ -132,7 +132,7 @@ class UnregisterConsumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ActivateConsumer(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer stepped down, or an operator asks: the group is to choose its active consumer."""
+    """A consumer stepped down, or an operator asks: the group shall choose its active consumer."""
 
     stream: str
     consumer_name: str
@@ -140,7 +140,7 @@ class ActivateConsumer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionReconnected(msgspec.Struct, frozen=True):
-    """A connection answers `CheckConnection`: it is alive and its node can be reached."""
+    """A connection responds to `CheckConnection`: it is alive and its node can be reached."""
 
     connection: ConnectionId
 
@@ -175,9 +175,9 @@ class DownReason(enum.StrEnum):
     NORMAL = "normal"
     KILLED = "killed"
     NOPROC = "noproc"
-    """It was gone before it was watched."""
+    """The connection had ended before it was watched."""
     NOCONNECTION = "noconnection"
-    """Its node can't be reached: nobody knows how the connection is."""
+    """Its node can't be reached: the state of the connection is unknown."""
 
 
 class ConnectionDown(msgspec.Struct, frozen=True):
@@ -200,27 +200,27 @@ class DisconnectedTimeout(msgspec.Struct, frozen=True):
 
 
 class LeaderChanged(msgspec.Struct, frozen=True):
-    """This coordinator leads from now on: what is watched and timed has to be set up again."""
+    """This coordinator leads from now on: it has to set up its watches and timers again."""
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
     """Time to look after nodes that left the cluster, and after the configuration; every 30 s by default."""
 
     nodes: tuple[str, ...]
-    """All nodes that belong to the cluster, running or not; if empty, nobody knows."""
+    """All nodes of the cluster, running or not; empty if they are unknown."""
     disconnected_timeout_ms: int = DEFAULT_DISCONNECTED_TIMEOUT_MS
-    """What is configured now."""
+    """The timeout that is configured now, in ms."""
 
 
 # -- answers ----------------------------------------------------------------------------------------------
 
 
 class SacReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a command; no error means ok."""
+    """The reply to a command; no error means ok."""
 
     error: SacError | None = None
     is_active: bool | None = None
-    """Of a registration: whether the new consumer is the active one."""
+    """In the reply to a registration: true if the new consumer is the active one."""
 
 
 class NotifyConsumer(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,17 +232,17 @@ class NotifyConsumer(msgspec.Struct, frozen=True, kw_only=True):
     consumer_name: str
     active: bool
     stepping_down: bool = False
-    """Its answer is awaited as an `ActivateConsumer`."""
+    """True if the coordinator waits for an `ActivateConsumer` in response."""
 
 
 class CheckConnection(msgspec.Struct, frozen=True):
-    """Ask a connection whether it is there; it answers with `ConnectionReconnected`."""
+    """Ask a connection whether it is alive; it responds with `ConnectionReconnected`."""
 
     connection: ConnectionId
 
 
 class MonitorConnection(msgspec.Struct, frozen=True):
-    """Watch a connection: one `ConnectionDown` when it ends, or at once if it is gone."""
+    """Watch a connection: one `ConnectionDown` when it ends, or immediately if it has ended."""
 
     connection: ConnectionId
 
@@ -260,7 +260,7 @@ class MonitorNode(msgspec.Struct, frozen=True):
 
 
 class StartTimer(msgspec.Struct, frozen=True):
-    """A connection's timer runs. The coordinator times it itself: this is for those who watch."""
+    """A connection's timer runs. The coordinator times it itself: this is for observers."""
 
     connection: ConnectionId
     delay_ms: int

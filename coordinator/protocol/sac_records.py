@@ -25,7 +25,7 @@ class SacConsumer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     owner: str
     status: ConsumerStatus
     since_ms: int
-    """When the status was set last."""
+    """Time at which the status was last set, in ms."""
 
 
 class SacGroupValue(msgspec.Struct, frozen=True, tag=130, array_like=True, gc=False):
@@ -42,7 +42,7 @@ class SacConnectionKey(msgspec.Struct, frozen=True, tag=131, array_like=True, gc
 
 
 class SacConnectionValue(msgspec.Struct, frozen=True, tag=131, array_like=True, gc=False):
-    """The groups that the end of the connection is acted upon in; none once its node was lost."""
+    """The groups to act on when the connection ends; no groups after its node was lost."""
 
     groups: tuple[SacGroupKey, ...]
     """Sorted."""
@@ -53,7 +53,7 @@ class SacConfigurationKey(msgspec.Struct, frozen=True, tag=132, array_like=True,
 
 
 class SacConfigurationValue(msgspec.Struct, frozen=True, tag=132, array_like=True, gc=False):
-    """The configuration as it was set last."""
+    """The configuration that was last set."""
 
     conf: dict[str, int]
 
@@ -63,7 +63,7 @@ SacRecordValue: TypeAlias = SacGroupValue | SacConnectionValue | SacConfiguratio
 
 
 class SacRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One fact, or with value None the end of one."""
+    """One fact; with value None, its end."""
 
     key: SacRecordKey
     value: SacRecordValue | None

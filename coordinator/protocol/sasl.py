@@ -15,7 +15,7 @@ class SaslHandshakeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaslHandshakeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Which mechanisms there are."""
+    """The mechanisms that the broker offers."""
 
     error_code: ErrorCode = ErrorCode.NONE
     mechanisms: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class SaslAuthenticateRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaslAuthenticateResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's token; how long the login is good for, 0 for ever."""
+    """The server's token, and the lifetime of the login, 0 for no limit."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

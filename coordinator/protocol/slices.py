@@ -1,7 +1,7 @@
-"""Long work in slices: a generator that yields whenever others may have a turn, and returns its result.
+"""Long work in slices: a generator that yields whenever other work may run, and returns its result.
 
-The shell decides what happens in between. A server lets the loop serve other clients; a caller that has
-nobody to wait for runs all slices at once.
+The shell decides what happens in between. A server lets the loop serve other clients; a caller without other
+clients runs all slices in sequence.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     partitions: int = 0
-    """0 where it follows from other topics; always so for changelogs."""
+    """Number of partitions; 0 if it follows from other topics, as it always does for changelogs."""
     replication_factor: int = 0
     """0 for the broker's default."""
     configs: tuple[tuple[str, str], ...] = ()
@@ -99,21 +99,21 @@ class Subtopology(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Topology(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an application reads, writes and keeps, in the application's order."""
+    """The topics that an application reads, writes and keeps, in the application's order."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
 
 class Endpoint(NamedTuple):
-    """Where a process answers interactive queries."""
+    """The address at which a process serves interactive queries."""
 
     host: str
     port: int
 
 
 class TaskOffset(msgspec.Struct, frozen=True):
-    """How far a task's stores are: the sum of its changelogs' offsets."""
+    """The progress of a task's stores: the sum of its changelogs' offsets."""
 
     subtopology_id: str
     partition: int
@@ -123,9 +123,9 @@ class TaskOffset(msgspec.Struct, frozen=True):
 class StreamsGroupHeartbeatRequest(
     Asks["StreamsGroupHeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False
 ):
-    """One heartbeat of a member. None means "unchanged" wherever a field may be None.
+    """One heartbeat of a member. None means "unchanged" in each field that may be None.
 
-    `client_id` and `client_host` come from the request's header and its connection.
+    `client_id` and `client_host` are from the request's header and its connection.
     """
 
     group_id: str
@@ -141,7 +141,7 @@ class StreamsGroupHeartbeatRequest(
     active_tasks: TaskIds | None = None
     standby_tasks: TaskIds | None = None
     warmup_tasks: TaskIds | None = None
-    """What the member owns in each role; all None, or none."""
+    """The member's tasks in each role. Either all three fields are None, or none of them is."""
     process_id: str | None = None
     """Members with one process id are threads of one process."""
     user_endpoint: Endpoint | None = None
@@ -155,14 +155,14 @@ class StreamsGroupHeartbeatRequest(
 
     @property
     def owned(self) -> Tasks | None:
-        """The tasks it says that the member owns; None if it does not say."""
+        """The tasks that the member reports as owned; None if it does not report them."""
         if self.active_tasks is None or self.standby_tasks is None or self.warmup_tasks is None:
             return None
         return Tasks(self.active_tasks, self.standby_tasks, self.warmup_tasks)
 
 
 class StatusCode(enum.IntEnum):
-    """What a member must know of its group besides its tasks."""
+    """A fact about its group that a member must know, in addition to its tasks."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -187,7 +187,7 @@ class TopicPartitions(msgspec.Struct, frozen=True):
 
 
 class EndpointPartitions(msgspec.Struct, frozen=True):
-    """What can be asked for at one endpoint."""
+    """The partitions that can be queried at one endpoint."""
 
     endpoint: Endpoint
     active: tuple[TopicPartitions, ...] = ()
@@ -195,7 +195,7 @@ class EndpointPartitions(msgspec.Struct, frozen=True):
 
 
 class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The coordinator's answer to one heartbeat."""
+    """The coordinator's response to one heartbeat."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -205,9 +205,9 @@ class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, g
     acceptable_recovery_lag: int = 0
     task_offset_interval_ms: int = 0
     status: tuple[Status, ...] | None = ()
-    """All that holds now; None, which Kafka does not send, leaves what held."""
+    """All statuses that apply now; None, which Kafka does not send, keeps the previous ones."""
     tasks: Tasks | None = None
-    """All that the member may own; None when nothing changed."""
+    """All tasks that the member may own; None if nothing changed."""
     endpoint_information_epoch: int = 0
     partitions_by_endpoint: tuple[EndpointPartitions, ...] | None = None
     """The map of that epoch; None if the member has it."""
@@ -259,13 +259,13 @@ class DescribedStreamsGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_epoch: int = 0
     assignment_epoch: int = 0
     topology_epoch: int | None = None
-    """None where there is no group."""
+    """The topology's epoch; None without a group."""
     subtopologies: tuple[DescribedSubtopology, ...] = ()
     members: tuple[DescribedStreamsMember, ...] = ()
 
 
 class StreamsGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A description for each group that was asked for, in that order."""
+    """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedStreamsGroup, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS

@@ -26,11 +26,11 @@ class StreamsGroupMetadataValue(msgspec.Struct, frozen=True, tag=17, array_like=
     validated_topology_epoch: int = -1
     """The epoch of the topology whose topics were all found; -1 if some were not."""
     last_assignment_configs: Mapping[str, str] = {}
-    """What the assignor was told, by Kafka's names without their prefix."""
+    """The configuration that the assignor received, by Kafka's names without their prefix."""
 
 
 class StreamsGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=19, array_like=True, gc=False):
-    """Type 19: what a member said of itself."""
+    """Type 19: a member's metadata."""
 
     group_id: str
     member_id: MemberId
@@ -73,13 +73,13 @@ class StreamsGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True, tag=21,
 
 
 class StreamsGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=21, array_like=True, gc=False):
-    """What the assignor wants the member to own."""
+    """The tasks that the assignor wants the member to own."""
 
     tasks: Tasks
 
 
 class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=22, array_like=True, gc=False):
-    """Type 22: where one member stands on its way to the target."""
+    """Type 22: one member's progress towards its target."""
 
     group_id: str
     member_id: MemberId
@@ -88,7 +88,7 @@ class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=22
 class StreamsGroupCurrentMemberAssignmentValue(
     msgspec.Struct, frozen=True, tag=22, array_like=True, gc=False
 ):
-    """A member's epochs, state, and what it holds."""
+    """A member's epochs, state, and tasks."""
 
     member_epoch: int
     previous_member_epoch: int

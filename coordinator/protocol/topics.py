@@ -18,7 +18,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic may have that name: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and not '.' nor '..'."""
+    """Return true if the name is valid for a topic: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and not '.' or
+    '..'."""
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
@@ -29,13 +30,13 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int
     replicas: int = 1
-    """How many brokers each partition is told to be on."""
+    """Number of brokers that each partition is meant to be on."""
     racks: tuple[tuple[str, ...], ...] = ()
-    """The racks of each partition's replicas, where they are known."""
+    """The racks of each partition's replicas, if they are known."""
     assignments: tuple[tuple[int, ...], ...] = ()
-    """The broker ids of each partition's replicas where they were placed by hand, the leader first.
+    """The broker ids of each partition's replicas if they were placed manually, the leader first.
 
-    Empty for a partition that was not, and missing behind the last one that was.
+    Empty for a partition that was not, and missing after the last one that was.
     """
 
 
@@ -48,27 +49,28 @@ class TopicsImage(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, topics: Iterable[Topic], version: int = 1) -> TopicsImage:
-        """An image of exactly these topics."""
+        """Return an image of exactly these topics."""
         ordered = sorted(topics, key=lambda topic: topic.name)
         return cls(version, {t.name: t for t in ordered}, {t.topic_id: t for t in ordered})
 
     def with_topic(self, topic: Topic) -> TopicsImage:
-        """The image after that topic was created, or replaced under its name."""
+        """Return the image after that topic was created, or replaced under its name."""
         others = (t for t in self.by_name.values() if t.name != topic.name)
         return TopicsImage.of([*others, topic], self.version + 1)
 
     def without(self, name: str) -> TopicsImage:
-        """The image after the topic of that name was deleted."""
+        """Return the image after the topic of that name was deleted."""
         return TopicsImage.of((t for t in self.by_name.values() if t.name != name), self.version + 1)
 
     def name_of(self, topic_id: TopicId) -> str | None:
-        """The topic's name, or None if there is no such topic (any more)."""
+        """Return the topic's name, or None if there is no such topic (any more)."""
         topic = self.by_id.get(topic_id)
         return None if topic is None else topic.name
 
 
 def metadata_hash(names: Iterable[str], image: TopicsImage) -> int:
-    """A 64-bit signed digest of the existing topics among `names`, given sorted; 0 if none exists.
+    """Return a 64-bit signed digest of the existing topics among `names`, given sorted; 0 if none of them
+    exists.
 
     It changes with a topic's id, partition count or racks. Kafka uses XXH3 (KIP-1101); the value is private
     to a coordinator's records.

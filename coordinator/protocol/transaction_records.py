@@ -17,7 +17,8 @@ class TransactionKey(msgspec.Struct, frozen=True, tag=110, array_like=True, gc=F
 
 
 class TransactionValue(msgspec.Struct, frozen=True, tag=110, array_like=True, gc=False):
-    """Where a transactional id stands: who may write under it, and what its transaction touched."""
+    """The state of a transactional id: the producer that may write under it, and what its transaction
+    touched."""
 
     producer_id: int
     producer_epoch: int
@@ -34,14 +35,14 @@ class TransactionValue(msgspec.Struct, frozen=True, tag=110, array_like=True, gc
     """The producer id before the one that is used now."""
     last_producer_epoch: int = -1
     next_producer_id: int = -1
-    """The producer id after this transaction, where the epochs of the old one ran out."""
+    """The producer id after this transaction, if the epochs of the old one ran out."""
     next_producer_epoch: int = -1
     client_version: int = 0
     """2 for clients whose epoch grows with every transaction (KIP-890)."""
 
 
 class TransactionRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The state of one transactional id; None ends it."""
+    """The state of one transactional id; None ends the id."""
 
     key: TransactionKey
     value: TransactionValue | None

@@ -17,9 +17,9 @@ EPOCH_PER_TRANSACTION = 2
 
 
 class InitProducerIdRequest(Asks["InitProducerIdResponse"], msgspec.Struct, frozen=True, kw_only=True):
-    """Asks for a producer id, or with a transactional id for the next epoch of the one that it has.
+    """Asks for a producer id, or for the next epoch of the transactional id's producer.
 
-    A producer that goes on after an error says which id and epoch it had (KIP-360).
+    A producer that continues after an error sends its previous id and epoch (KIP-360).
     """
 
     transactional_id: str | None = None
@@ -27,7 +27,7 @@ class InitProducerIdRequest(Asks["InitProducerIdResponse"], msgspec.Struct, froz
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_PRODUCER_EPOCH
     next_producer_id: int = NO_PRODUCER_ID
-    """An id that nobody has; the shell draws it."""
+    """A fresh producer id; the shell draws it."""
 
     @property
     def names_half(self) -> bool:
@@ -46,7 +46,7 @@ class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
 class AddPartitionsToTxnRequest(
     Asks["AddPartitionsToTxnResponse"], msgspec.Struct, frozen=True, kw_only=True
 ):
-    """Makes partitions a part of the transaction, or with `verify_only` asks whether they are."""
+    """Adds partitions to the transaction; with `verify_only`, asks whether they are in it."""
 
     transactional_id: str
     producer_id: int
@@ -54,7 +54,7 @@ class AddPartitionsToTxnRequest(
     partitions: tuple[TopicPartition, ...]
     verify_only: bool = False
     client_version: int = 0
-    """2 where the broker adds partitions itself, on the first batch (KIP-890)."""
+    """2 if the broker adds partitions itself, on the first batch (KIP-890)."""
 
 
 class AddPartitionsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ class EndTxnRequest(Asks["EndTxnResponse"], msgspec.Struct, frozen=True, kw_only
     client_version: int = 0
     """2 for clients that take a new epoch with each transaction (KIP-890, EndTxn version 5)."""
     next_producer_id: int = NO_PRODUCER_ID
-    """An id that nobody has, for the case that the epochs run out; the shell draws it."""
+    """A fresh producer id in case the epochs run out; the shell draws it."""
 
 
 class EndTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +102,7 @@ class EndTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MarkersWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """All markers that `WriteMarkers` asked for are in the logs."""
+    """All markers of a `WriteMarkers` are in the logs."""
 
     transactional_id: str
     producer_id: int
@@ -110,7 +110,7 @@ class MarkersWritten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WriteMarkers(msgspec.Struct, frozen=True, kw_only=True):
-    """End the transaction where it took place: in the logs of partitions, and in the offsets of groups."""
+    """End the transaction everywhere: in the logs of partitions, and in the offsets of groups."""
 
     transactional_id: str
     producer_id: int

@@ -1,4 +1,4 @@
-"""What all frames have in common: how their fields are written, and the values that fields hold."""
+"""The common parts of all frames: the encoding of their fields, and the values that fields hold."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Frame(msgspec.Struct, frozen=True):
 
 
 class Request(Frame, frozen=True):
-    """A frame that is answered with the same correlation id."""
+    """A frame whose response has the same correlation id."""
 
     correlation_id: U32
 
 
 class Response(Frame, frozen=True):
-    """An answer that says how the request went, and no more."""
+    """A response that has only the result code of the request."""
 
     is_response: ClassVar[bool] = True
     correlation_id: U32
@@ -46,7 +46,7 @@ class Response(Frame, frozen=True):
 
 
 class ChunkEntry(NamedTuple):
-    """One message, or a batch of them, as a publisher gives it: what a chunk will hold, and what tells it."""
+    """One message, or a batch of them, from a publisher: its content in a chunk, and its identification."""
 
     publishing_id: int
     data: bytes
@@ -56,7 +56,7 @@ class ChunkEntry(NamedTuple):
 
 
 class BrokerAddress(NamedTuple):
-    """A node, as Metadata tells of it."""
+    """A node, as in Metadata."""
 
     reference: int
     host: str
@@ -64,7 +64,7 @@ class BrokerAddress(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """Where a stream is; 65535 stands for no leader."""
+    """The place of a stream; 65535 stands for no leader."""
 
     stream: str
     code: int
@@ -73,7 +73,7 @@ class StreamPlace(NamedTuple):
 
 
 class CommandVersion(NamedTuple):
-    """The versions of one frame that somebody speaks."""
+    """The versions of one frame that one side speaks."""
 
     key: int
     min_version: int
@@ -81,7 +81,7 @@ class CommandVersion(NamedTuple):
 
 
 def record(make: type, *parts: Field) -> Field:
-    """A named tuple as the sequence of its fields."""
+    """Return the type of a field that is a named tuple, written as its fields."""
 
     def read(data: bytes, at: int) -> tuple[object, int]:
         values = []

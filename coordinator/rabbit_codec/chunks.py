@@ -19,7 +19,7 @@ _USER: Final = 0
 
 
 class Chunk(NamedTuple):
-    """A chunk: its header, and what it holds."""
+    """A chunk: its header and its content."""
 
     first_offset: int
     timestamp_ms: int
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 def write_chunk(
     first_offset: int, timestamp_ms: int, epoch: int, entries: Sequence[bytes], records: int
 ) -> bytes:
-    """The bytes of a chunk of entries. Neither tracking data nor bloom filters are sent to clients."""
+    """Return the bytes of a chunk of entries. Neither tracking data nor bloom filters are sent to clients."""
     data = b"".join(entries)
     header = _HEADER.pack(
         _MAGIC,
@@ -51,13 +51,13 @@ def write_chunk(
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """A chunk from its bytes.
+    """Return a chunk from its bytes.
 
     :raises MalformedFrame: if its sizes or its checksum are wrong, or it holds no messages of users.
     """
     if len(data) < _HEADER.size:
         raise MalformedFrame(f"chunk of {len(data)} bytes, a header has {_HEADER.size}")
-    # A header of RabbitMQ's counts a Bloom filter, and mostly a trailer, that clients are not sent.
+    # RabbitMQ's header counts a Bloom filter, and mostly a trailer, that it does not send to clients.
     magic, kind, entries, records, timestamp_ms, epoch, first, crc, length, trailer, _ = _HEADER.unpack_from(
         data
     )

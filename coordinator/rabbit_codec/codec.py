@@ -23,19 +23,19 @@ _RESPONSE_BIT = 0x8000
 
 
 class UnknownFrame(MalformedFrame):
-    """A frame of a key or a version that nobody here knows."""
+    """A frame of an unknown key or version."""
 
 
 def frame_buffer(max_bytes: int = INITIAL_FRAME_MAX) -> FrameBuffer:
-    """Cuts what a socket gives into frames."""
+    """Return a buffer that cuts a socket's bytes into frames."""
     return FrameBuffer(max_bytes, protocol="RabbitMQ streams")
 
 
 def decode(data: bytes) -> Frame:
-    """A frame from its bytes, without the length before them.
+    """Return a frame from its bytes, without the length before them.
 
     :raises UnknownFrame: for a key or a version that is not known.
-    :raises MalformedFrame: if it ends too early or too late, or holds what it must not.
+    :raises MalformedFrame: if it ends too early or too late, or has an invalid content.
     """
     if len(data) < _HEADER.size:
         raise MalformedFrame(f"frame of {len(data)} bytes, a header has {_HEADER.size}")
@@ -56,7 +56,7 @@ def decode(data: bytes) -> Frame:
 
 
 def encode(frame: Frame) -> bytes:
-    """A frame's bytes, with their length before them."""
+    """Return a frame's bytes, with their length before them."""
     frame_type = type(frame)
     out: list[bytes] = [b""]
     for name, field in zip(frame_type.__struct_fields__, _fields(frame_type), strict=True):

@@ -9,7 +9,7 @@ import enum
 
 
 class Key(enum.IntEnum):
-    """What a frame is; the top bit of the number on the wire says that it is a response."""
+    """The type of a frame; the top bit of the number on the wire marks a response."""
 
     DECLARE_PUBLISHER = 1
     PUBLISH = 2
@@ -45,7 +45,7 @@ class Key(enum.IntEnum):
 
 
 class ResponseCode(enum.IntEnum):
-    """How a request went."""
+    """The result of a request."""
 
     OK = 1
     STREAM_DOES_NOT_EXIST = 2
@@ -71,7 +71,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class OffsetType(enum.IntEnum):
-    """From where a subscription reads. `NONE` is an answer to a ConsumerUpdate only: as subscribed."""
+    """The start of a subscription. `NONE` appears only in the response to a ConsumerUpdate: as subscribed."""
 
     NONE = 0
     FIRST = 1

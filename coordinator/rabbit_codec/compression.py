@@ -20,9 +20,9 @@ class InvalidBatch(Exception):
 
 
 def decompressed(compression: int, data: bytes, length: int) -> bytes:
-    """What was `length` bytes before it was compressed; `compression` is the number of one of `COMPRESSIONS`.
+    """Return the `length` bytes that were compressed; `compression` is the number of one of `COMPRESSIONS`.
 
-    :raises InvalidBatch: if it is not that, or if the compression can't be read here.
+    :raises InvalidBatch: if the data does not decompress to that, or the compression can't be read here.
     """
     if compression >= len(COMPRESSIONS):
         raise InvalidBatch(f"a batch in compression {compression}, expected one of {', '.join(COMPRESSIONS)}")
@@ -32,12 +32,12 @@ def decompressed(compression: int, data: bytes, length: int) -> bytes:
     try:
         found = gunzipped(data, length) if name == "gzip" else _opened(name, data, length)
     except ModuleNotFoundError:
-        raise InvalidBatch(f"a batch in {name}, which takes fencepost[embedded] to be read") from None
+        raise InvalidBatch(f"a batch in {name}, which needs fencepost[embedded] to be read") from None
     except Exception as error:
-        # Codecs raise what they like on bytes that they did not write.
-        raise InvalidBatch(f"a batch that is not in {name}, as it says: {error}") from error
+        # Codecs raise any exception on bytes that they did not write.
+        raise InvalidBatch(f"a batch marked as {name} that is not: {error}") from error
     if len(found) != length:
-        raise InvalidBatch(f"a batch in {name} of {length} bytes, as it says, that are others")
+        raise InvalidBatch(f"a batch in {name} of {len(found)} bytes, expected {length}")
     return found
 
 

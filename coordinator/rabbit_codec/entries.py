@@ -1,8 +1,9 @@
-"""What publishers send and chunks hold: messages, and batches of messages (osiris, Data Entry format).
+"""Entries that publishers send and chunks hold: messages, and batches of messages (osiris, Data Entry
+format).
 
-A message is its length, below 2**31, and its bytes. A batch is a byte with the top bit set and the way of
-compression in the next three, the number of messages (u16), their length before compression (u32), and the
-length of what follows (u32). Batches are kept as they are: what they hold is the clients' affair.
+A message is its length, below 2**31, and its bytes. A batch is a byte with the top bit set and the
+compression in the next three bits, the number of messages (u16), their length before compression (u32), and
+the length of the rest (u32). Batches are stored unchanged: their content concerns only the clients.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ _TOP_BIT: Final = 1 << 31
 
 
 def message(value: bytes) -> bytes:
-    """A message as an entry's data."""
+    """Return a message as an entry's data."""
     return _SIMPLE.pack(len(value)) + value
 
 
 def publish(publisher_id: int, entries: Iterable[ChunkEntry]) -> Publish:
-    """The frame that publishes these; with filter values if one of them has one."""
+    """Return the frame that publishes these; with filter values if one of them has one."""
     listed = list(entries)
     filtered = any(entry.filter_value is not None for entry in listed)
     out: list[bytes] = []
@@ -48,9 +49,9 @@ def publish(publisher_id: int, entries: Iterable[ChunkEntry]) -> Publish:
 
 
 def entries_of(frame: Publish) -> list[ChunkEntry]:
-    """The entries of a frame that publishes.
+    """Return the entries of a frame that publishes.
 
-    :raises MalformedFrame: if they are not what the frame says.
+    :raises MalformedFrame: if they differ from what the frame says.
     """
     data, filtered = frame.entries, isinstance(frame, FilteredPublish)
     filter_value = None
@@ -74,7 +75,7 @@ def entries_of(frame: Publish) -> list[ChunkEntry]:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int, int]:
-    """Where an entry starts and ends, and how many records it has."""
+    """Return the start and the end of an entry, and its number of records."""
     (size,) = _SIMPLE.unpack_from(data, at)
     if size < _TOP_BIT:
         end, records = at + _SIMPLE.size + size, 1
@@ -104,10 +105,10 @@ def check_batch(entry: ChunkEntry) -> None:
 
 
 def messages_of(data: bytes) -> list[bytes]:
-    """The messages of a chunk's data.
+    """Return the messages of a chunk's data.
 
-    :raises MalformedFrame: if it is no such data.
-    :raises InvalidBatch: if what a publisher sent as a batch can't be read.
+    :raises MalformedFrame: if it is not such data.
+    :raises InvalidBatch: if a publisher's batch can't be read.
     """
     found: list[bytes] = []
     for start, end, records in _walk(data):
@@ -119,7 +120,7 @@ def messages_of(data: bytes) -> list[bytes]:
 
 
 def _unpacked(data: bytes, records: int) -> list[bytes]:
-    """The messages of a batch."""
+    """Return the messages of a batch."""
     kind, _, length, _ = _BATCH.unpack_from(data)
     compression, body = kind >> 4 & 7, data[_BATCH.size :]
     if compression:
@@ -133,12 +134,12 @@ def _unpacked(data: bytes, records: int) -> list[bytes]:
     except MalformedFrame as error:
         raise InvalidBatch(f"a batch of {error}") from None
     if len(found) != records:
-        raise InvalidBatch(f"a batch of {len(found)} messages, as it says of {records}")
+        raise InvalidBatch(f"a batch of {len(found)} messages, expected {records}")
     return found
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Where each entry starts and ends, and how many records it has."""
+    """Yield the start and the end of each entry, and its number of records."""
     at = 0
     try:
         while at < len(data):

@@ -1,7 +1,7 @@
-"""Types of fields: how each is read from a frame, and written to one.
+"""Types of fields: reading each type from a frame, and writing it to one.
 
 Integers are big endian. A string is an int16 length, -1 for none, and UTF-8; bytes are an int32 length and
-the bytes; an array is an int32 count and its items. Every length is held against the bytes that are there.
+the bytes; an array is an int32 count and its items. Every length is checked against the bytes that are there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 class WireOffsetSpecification(NamedTuple):
-    """Where to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
+    """The position to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
 
     type: OffsetType
     value: int = 0
@@ -76,7 +76,7 @@ def _read_string(data: bytes, at: int) -> tuple[str | None, int]:
     try:
         return _taken(data, at, length).decode(), at + length
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"a string that is no UTF-8: {error}") from None
+        raise MalformedFrame(f"a string that is not UTF-8: {error}") from None
 
 
 def _write_string(value: str | None, out: list[bytes]) -> None:
@@ -116,7 +116,7 @@ REST: Final = Field(lambda data, at: (data[at:], len(data)), lambda value, out: 
 
 
 def array(item: Field) -> Field:
-    """Some items, as a tuple."""
+    """Return the type of a field that is an array, read as a tuple."""
 
     def read(data: bytes, at: int) -> tuple[tuple[Any, ...], int]:
         count, at = I32.read(data, at)
@@ -137,7 +137,8 @@ def array(item: Field) -> Field:
 
 
 def pairs(key: Field, value: Field) -> Field:
-    """A mapping, as an array of keys with their values; of a key that comes twice the last one counts."""
+    """Return the field type of a mapping, an array of keys with their values; of a repeated key the last
+    value counts."""
 
     def read_item(data: bytes, at: int) -> tuple[tuple[Any, Any], int]:
         first, at = key.read(data, at)
@@ -173,7 +174,7 @@ def _write_trailing_properties(value: Mapping[str, str], out: list[bytes]) -> No
 
 
 TRAILING_PROPERTIES: Final = Field(_read_trailing_properties, _write_trailing_properties)
-"""Properties at the end of a frame, which are left out altogether if there are none."""
+"""Properties at the end of a frame, which are left out if there are no properties."""
 
 
 def _read_trailing_bytes(data: bytes, at: int) -> tuple[bytes, int]:
@@ -218,7 +219,7 @@ def _read_last_specification(data: bytes, at: int) -> tuple[WireOffsetSpecificat
 
 
 LAST_OFFSET_SPECIFICATION: Final = Field(_read_last_specification, _write_specification)
-"""One that answers, at the end of a frame; it may name no place.
+"""An offset specification in a response, at the end of a frame; it may name no place.
 
-Some clients write a value behind types that have none; it is passed over.
+Some clients write a value after types without one; it is ignored.
 """

@@ -1,7 +1,7 @@
-"""All frames as values. A field's annotation says how it is written; `codec` turns frames to bytes and back.
+"""All frames as values. A field's annotation determines its encoding; `codec` turns frames to bytes and back.
 
-Requests and responses that belong together have one name, the response with `Response` behind it. The order
-of fields is that of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Commands).
+A request and its response share a name, the response with the suffix `Response`. The order of fields is that
+of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Commands).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class DeclarePublisher(Request, frozen=True):
 
 
 class DeclarePublisherResponse(Response, frozen=True):
-    """The answer to DeclarePublisher."""
+    """The response to DeclarePublisher."""
 
     key: ClassVar[Key] = Key.DECLARE_PUBLISHER
 
@@ -91,7 +91,7 @@ class QueryPublisherSequence(Request, frozen=True):
 
 
 class QueryPublisherSequenceResponse(Response, frozen=True):
-    """The answer; 0 also stands for a reference that never published."""
+    """The response; 0 also stands for a reference that never published."""
 
     key: ClassVar[Key] = Key.QUERY_PUBLISHER_SEQUENCE
     sequence: U64 = 0
@@ -105,7 +105,7 @@ class DeletePublisher(Request, frozen=True):
 
 
 class DeletePublisherResponse(Response, frozen=True):
-    """The answer to DeletePublisher."""
+    """The response to DeletePublisher."""
 
     key: ClassVar[Key] = Key.DELETE_PUBLISHER
 
@@ -125,7 +125,7 @@ class Subscribe(Request, frozen=True):
 
 
 class SubscribeResponse(Response, frozen=True):
-    """The answer to Subscribe."""
+    """The response to Subscribe."""
 
     key: ClassVar[Key] = Key.SUBSCRIBE
 
@@ -149,7 +149,7 @@ class DeliverCommitted(Frame, frozen=True):
 
 
 class Credit(Frame, frozen=True):
-    """So many more chunks may be sent."""
+    """Allows that many more chunks to be sent."""
 
     key: ClassVar[Key] = Key.CREDIT
     subscription_id: U8
@@ -157,7 +157,7 @@ class Credit(Frame, frozen=True):
 
 
 class CreditResponse(Frame, frozen=True):
-    """A credit could not be used; a good one is not answered."""
+    """Reports that a credit could not be used; a valid credit gets no response."""
 
     key: ClassVar[Key] = Key.CREDIT
     is_response: ClassVar[bool] = True
@@ -166,7 +166,7 @@ class CreditResponse(Frame, frozen=True):
 
 
 class StoreOffset(Frame, frozen=True):
-    """Keeps an offset under a consumer's name; not answered."""
+    """Stores an offset under a consumer's name; it gets no response."""
 
     key: ClassVar[Key] = Key.STORE_OFFSET
     reference: Text
@@ -175,7 +175,7 @@ class StoreOffset(Frame, frozen=True):
 
 
 class QueryOffset(Request, frozen=True):
-    """Asks for the offset that was stored."""
+    """Asks for a stored offset."""
 
     key: ClassVar[Key] = Key.QUERY_OFFSET
     reference: Text
@@ -183,7 +183,7 @@ class QueryOffset(Request, frozen=True):
 
 
 class QueryOffsetResponse(Response, frozen=True):
-    """The answer to QueryOffset."""
+    """The response to QueryOffset."""
 
     key: ClassVar[Key] = Key.QUERY_OFFSET
     offset: U64 = 0
@@ -197,13 +197,13 @@ class Unsubscribe(Request, frozen=True):
 
 
 class UnsubscribeResponse(Response, frozen=True):
-    """The answer to Unsubscribe."""
+    """The response to Unsubscribe."""
 
     key: ClassVar[Key] = Key.UNSUBSCRIBE
 
 
 class ConsumerUpdate(Request, frozen=True):
-    """The server asks: a single active consumer is active from now on, or no more."""
+    """Tells a single active consumer that it is active from now on, or not any more."""
 
     key: ClassVar[Key] = Key.CONSUMER_UPDATE
     subscription_id: U8
@@ -211,14 +211,14 @@ class ConsumerUpdate(Request, frozen=True):
 
 
 class ConsumerUpdateResponse(Response, frozen=True):
-    """The client answers with where it wants to read from."""
+    """The client's response, with the place to read from."""
 
     key: ClassVar[Key] = Key.CONSUMER_UPDATE
     offset: Annotated[WireOffsetSpecification, fields.LAST_OFFSET_SPECIFICATION] = fields.NONE
 
 
 class ResolveOffsetSpec(Request, frozen=True):
-    """Asks where a specification points to now."""
+    """Asks for the offset that a specification means now."""
 
     key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
     stream: Text
@@ -227,7 +227,7 @@ class ResolveOffsetSpec(Request, frozen=True):
 
 
 class ResolveOffsetSpecResponse(Response, frozen=True):
-    """The answer, always an offset."""
+    """The response, always an offset."""
 
     key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
     offset_type: U16 = 4
@@ -246,7 +246,7 @@ class Create(Request, frozen=True):
 
 
 class CreateResponse(Response, frozen=True):
-    """The answer to Create."""
+    """The response to Create."""
 
     key: ClassVar[Key] = Key.CREATE
 
@@ -259,7 +259,7 @@ class Delete(Request, frozen=True):
 
 
 class DeleteResponse(Response, frozen=True):
-    """The answer to Delete."""
+    """The response to Delete."""
 
     key: ClassVar[Key] = Key.DELETE
 
@@ -275,7 +275,7 @@ class CreateSuperStream(Request, frozen=True):
 
 
 class CreateSuperStreamResponse(Response, frozen=True):
-    """The answer to CreateSuperStream."""
+    """The response to CreateSuperStream."""
 
     key: ClassVar[Key] = Key.CREATE_SUPER_STREAM
 
@@ -288,20 +288,20 @@ class DeleteSuperStream(Request, frozen=True):
 
 
 class DeleteSuperStreamResponse(Response, frozen=True):
-    """The answer to DeleteSuperStream."""
+    """The response to DeleteSuperStream."""
 
     key: ClassVar[Key] = Key.DELETE_SUPER_STREAM
 
 
 class Metadata(Request, frozen=True):
-    """Asks where streams are."""
+    """Asks for the leader and the replicas of streams."""
 
     key: ClassVar[Key] = Key.METADATA
     streams: Texts
 
 
 class MetadataResponse(Frame, frozen=True):
-    """The answer to Metadata."""
+    """The response to Metadata."""
 
     key: ClassVar[Key] = Key.METADATA
     is_response: ClassVar[bool] = True
@@ -318,7 +318,7 @@ class MetadataResponse(Frame, frozen=True):
 
 
 class MetadataUpdate(Frame, frozen=True):
-    """A stream is gone, and with it this connection's publishers and subscriptions of it."""
+    """A stream was deleted, and with it this connection's publishers and subscriptions of it."""
 
     key: ClassVar[Key] = Key.METADATA_UPDATE
     code: U16
@@ -334,7 +334,7 @@ class Route(Request, frozen=True):
 
 
 class RouteResponse(Response, frozen=True):
-    """The answer to Route."""
+    """The response to Route."""
 
     key: ClassVar[Key] = Key.ROUTE
     streams: Texts = ()
@@ -348,21 +348,21 @@ class Partitions(Request, frozen=True):
 
 
 class PartitionsResponse(Response, frozen=True):
-    """The answer to Partitions."""
+    """The response to Partitions."""
 
     key: ClassVar[Key] = Key.PARTITIONS
     streams: Texts = ()
 
 
 class StreamStats(Request, frozen=True):
-    """Asks for a stream's numbers."""
+    """Asks for a stream's statistics."""
 
     key: ClassVar[Key] = Key.STREAM_STATS
     stream: Text
 
 
 class StreamStatsResponse(Response, frozen=True):
-    """The answer to StreamStats."""
+    """The response to StreamStats."""
 
     key: ClassVar[Key] = Key.STREAM_STATS
     stats: Annotated[Mapping[str, int], fields.pairs(fields.STRING, fields.I64)] = msgspec.field(
@@ -374,27 +374,27 @@ class StreamStatsResponse(Response, frozen=True):
 
 
 class PeerProperties(Request, frozen=True):
-    """The client says who it is."""
+    """The properties of the client."""
 
     key: ClassVar[Key] = Key.PEER_PROPERTIES
     properties: Properties = msgspec.field(default_factory=dict)
 
 
 class PeerPropertiesResponse(Response, frozen=True):
-    """The server says who it is."""
+    """The properties of the server."""
 
     key: ClassVar[Key] = Key.PEER_PROPERTIES
     properties: Properties = msgspec.field(default_factory=dict)
 
 
 class SaslHandshake(Request, frozen=True):
-    """Asks how one may authenticate."""
+    """Asks for the authentication mechanisms."""
 
     key: ClassVar[Key] = Key.SASL_HANDSHAKE
 
 
 class SaslHandshakeResponse(Response, frozen=True):
-    """The answer to SaslHandshake."""
+    """The response to SaslHandshake."""
 
     key: ClassVar[Key] = Key.SASL_HANDSHAKE
     mechanisms: Texts = ()
@@ -409,14 +409,15 @@ class SaslAuthenticate(Request, frozen=True):
 
 
 class SaslAuthenticateResponse(Response, frozen=True):
-    """The answer to SaslAuthenticate."""
+    """The response to SaslAuthenticate."""
 
     key: ClassVar[Key] = Key.SASL_AUTHENTICATE
     challenge: Annotated[bytes, fields.TRAILING_BYTES] = b""
 
 
 class Tune(Frame, frozen=True):
-    """The server's limits, then the client's: bytes of a frame and seconds between heartbeats, 0 for none."""
+    """The server's limits, then the client's: bytes of a frame, and seconds between heartbeats, 0 for no
+    heartbeats."""
 
     key: ClassVar[Key] = Key.TUNE
     frame_max: U32
@@ -437,7 +438,7 @@ class Open(Request, frozen=True):
 
 
 class OpenResponse(Response, frozen=True):
-    """The answer to Open."""
+    """The response to Open."""
 
     key: ClassVar[Key] = Key.OPEN
     properties: TrailingProperties = msgspec.field(default_factory=dict)
@@ -452,13 +453,13 @@ class Close(Request, frozen=True):
 
 
 class CloseResponse(Response, frozen=True):
-    """The answer to Close."""
+    """The response to Close."""
 
     key: ClassVar[Key] = Key.CLOSE
 
 
 class Heartbeat(Frame, frozen=True):
-    """Somebody is alive."""
+    """Shows that the sender is alive."""
 
     key: ClassVar[Key] = Key.HEARTBEAT
 
@@ -467,14 +468,14 @@ _COMMAND_VERSIONS = fields.array(record(CommandVersion, fields.U16, fields.U16, 
 
 
 class ExchangeCommandVersions(Request, frozen=True):
-    """What the client speaks."""
+    """The command versions that the client speaks."""
 
     key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
 
 
 class ExchangeCommandVersionsResponse(Response, frozen=True):
-    """What the server speaks."""
+    """The command versions that the server speaks."""
 
     key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()

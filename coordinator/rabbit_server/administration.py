@@ -1,4 +1,4 @@
-"""What is asked about streams and super streams: to create and delete them, and where they are."""
+"""Requests about streams and super streams: create them, delete them, and locate them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def _delete_super_stream(session: RabbitSession, frame: frames.DeleteSuperStream
 
 
 def _metadata(session: RabbitSession, frame: frames.Metadata) -> Frame:
-    """All nodes have all streams, and are told if there is one; who leads which goes by the stream's name."""
+    """Return the nodes and the places of streams. All nodes have all streams; a stream's name decides its
+    leader."""
     host, ports = session.socket.local_host, session.cluster.ports
     known = [
         BrokerAddress(number, host, port)

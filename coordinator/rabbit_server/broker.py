@@ -50,15 +50,15 @@ class StreamBroker:
 
     @property
     def cluster(self) -> RabbitCluster:
-        """What connections share, once started."""
+        """The state that connections share, once started."""
         assert self._cluster is not None
         return self._cluster
 
     async def start(self) -> None:
         """Listen.
 
-        :raises FencepostError: for a user that can't be one.
-        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
+        :raises FencepostError: for an invalid user.
+        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is not one of this machine.
         """
         loop = asyncio.get_running_loop()
         self._clock = clock = ServerClock(loop)
@@ -89,7 +89,7 @@ class StreamBroker:
             raise
 
     async def close(self) -> None:
-        """Stop listening and close all connections. Clients are told nothing, as when nodes die."""
+        """Stop listening and close all connections. Clients get no message, as when nodes die."""
         for listener in self._listeners.values():
             await listener.close()
         if self._cluster is not None:
@@ -126,5 +126,5 @@ class StreamBroker:
 
 
 def node_name(number: int) -> str:
-    """The name of a node by its number, from 1."""
+    """Return the name of a node by its number, from 1."""
     return f"node-{number}"

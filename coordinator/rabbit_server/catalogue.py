@@ -24,16 +24,17 @@ class Binding(NamedTuple):
 
 
 class Catalogue:
-    """What exists in a virtual host. A refused change raises `RabbitRequestRefused` and changes nothing."""
+    """The streams and super streams of a virtual host. A refused change raises `RabbitRequestRefused` and
+    changes nothing."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
         self._super_streams: dict[str, list[Binding]] = {}
 
     def stream(self, name: str) -> Stream:
-        """A stream.
+        """Return a stream.
 
-        :raises Refused: if there is none of that name.
+        :raises Refused: if there is no stream of that name.
         """
         try:
             return self.streams[name]
@@ -43,7 +44,7 @@ class Catalogue:
             ) from None
 
     def create(self, name: str, arguments: Mapping[str, str]) -> Stream:
-        """A new stream.
+        """Create a stream and return it.
 
         :raises Refused: if it exists, or RabbitMQ would refuse the name or an argument.
         """
@@ -60,9 +61,9 @@ class Catalogue:
         return made
 
     def delete(self, name: str) -> Stream:
-        """Forget a stream, also as a partition.
+        """Delete a stream, also as a partition.
 
-        :raises Refused: if there is none of that name.
+        :raises Refused: if there is no stream of that name.
         """
         stream = self.stream(name)
         del self.streams[name]
@@ -73,7 +74,7 @@ class Catalogue:
     def create_super(
         self, name: str, partitions: Sequence[str], keys: Sequence[str], arguments: Mapping[str, str]
     ) -> None:
-        """A new super stream, with a new stream for each partition.
+        """Create a super stream, with a new stream for each partition.
 
         :raises Refused: if it or one of them exists, or RabbitMQ would refuse names, arguments or numbers.
         """
@@ -82,7 +83,7 @@ class Catalogue:
         if len(names) != len(keys) or len({*names}) != len(names) or len(names) > MAX_PARTITIONS:
             raise RabbitRequestRefused(
                 ResponseCode.PRECONDITION_FAILED,
-                f"{len(names)} partitions and {len(keys)} binding keys: expected as many of each, "
+                f"{len(names)} partitions and {len(keys)} binding keys: expected the same number of each, "
                 f"at most {MAX_PARTITIONS}, all different",
             )
         if name in self._super_streams:
@@ -92,7 +93,7 @@ class Catalogue:
         for each in names:
             if each in self.streams:
                 raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
-        # Who creates such a stream again without the argument asks for another one.
+        # To create such a stream again without the argument asks for a different stream.
         arguments = {"queue-leader-locator": "balanced", **arguments}
         made = {each: Stream(each, arguments) for each in names}
         self.streams.update(made)
@@ -101,7 +102,7 @@ class Catalogue:
         ]
 
     def add_partition(self, name: str, key: str, arguments: Mapping[str, str]) -> str:
-        """A new partition behind the others of a super stream; the new stream's name.
+        """Add a partition after the others of a super stream; return the new stream's name.
 
         An index that a deleted partition had is given again only if that was the last one.
 
@@ -113,7 +114,7 @@ class Catalogue:
         return stream.name
 
     def next_index(self, name: str) -> int:
-        """The index of the next partition of a super stream.
+        """Return the index of the next partition of a super stream.
 
         :raises Refused: if there is no such super stream.
         """
@@ -121,9 +122,9 @@ class Catalogue:
         return bindings[-1].order + 1 if bindings else 0
 
     def delete_super(self, name: str) -> list[Stream]:
-        """Forget a super stream and its partitions.
+        """Delete a super stream and its partitions.
 
-        :raises Refused: if there is none of that name.
+        :raises Refused: if there is no super stream of that name.
         """
         bindings = self._bindings(name)
         del self._super_streams[name]
@@ -137,21 +138,21 @@ class Catalogue:
         }
 
     def partitions(self, name: str) -> list[str]:
-        """The partitions of a super stream, in their order.
+        """Return the partitions of a super stream, in their order.
 
-        :raises Refused: if there is none of that name.
+        :raises Refused: if there is no super stream of that name.
         """
         return [binding.stream for binding in self._bindings(name)]
 
     def route(self, key: str, name: str) -> list[str]:
-        """The partitions that a routing key leads to.
+        """Return the partitions that a routing key leads to.
 
         :raises Refused: if there is no such super stream.
         """
         return [binding.stream for binding in self._bindings(name) if binding.key == key]
 
     def partition_index(self, super_stream: str | None, stream: str) -> int:
-        """Which partition a stream is; `SIMPLE` if it is none of them."""
+        """Return the partition number of a stream; `SIMPLE` if it is not a partition of the super stream."""
         bindings = self._super_streams.get(super_stream or "", ())
         return next((each.order for each in bindings if each.stream == stream), SIMPLE)
 
@@ -165,7 +166,7 @@ class Catalogue:
 
 
 def checked_name(name: str) -> str:
-    """The name under which a stream or super stream is created: line breaks are taken out.
+    """Return the name under which a stream or super stream is created: without line breaks.
 
     :raises Refused: if it is empty, too long or kept for the broker itself.
     """

@@ -1,4 +1,4 @@
-"""What all connections share: virtual hosts, users, limits, groups, and the nodes that there are."""
+"""The state that all connections share: virtual hosts, users, limits, groups, and nodes."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 DEFAULT_USERS: Final = {"guest": "guest"}
 LOOPBACK_USERS: Final = frozenset({"guest"})
-"""Users whose password everybody knows: they may connect from this machine only, as in RabbitMQ."""
+"""Users with a well-known password: they may connect from this machine only, as in RabbitMQ."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node allows, by RabbitMQ's defaults."""
+    """The limits of a node, with RabbitMQ's defaults."""
 
     frame_max: int = 1_048_576
     """Bytes of a frame that a client sends, once its connection is open."""
     heartbeat_s: int = 60
-    """What Tune proposes; 0 for none."""
+    """The heartbeat interval that Tune proposes, in s; 0 for no heartbeats."""
     max_connections: int = 10_000
     request_timeout_ms: int = 60_000
-    """How long a client may take to answer a ConsumerUpdate."""
+    """Time that a client may take to respond to ConsumerUpdate, in ms."""
     handshake_timeout_ms: int = 10_000
-    """How long a client may take from connecting to Open."""
+    """Time that a client may take from connecting to Open, in ms."""
 
 
 class RabbitCluster:
@@ -62,20 +62,20 @@ class RabbitCluster:
         self.sessions: dict[RabbitSession, None] = {}
         """All that are connected."""
         self.ports: dict[str, int] = {}
-        """Where each node listens, by its name."""
+        """The port of each node, by its name."""
         self._secret = secret
         self._digests = {name: self._digest(password) for name, password in known.items()}
 
     def is_user(self, name: str, password: str) -> bool:
-        """Whether there is such a user, and that is the password."""
+        """Return true if the user exists and has that password."""
         return hmac.compare_digest(self._digest(password), self._digests.get(name, b""))
 
     def _digest(self, password: str) -> bytes:
-        """What is kept of a password."""
+        """Return the digest that is kept of a password."""
         return hmac.digest(self._secret, password.encode(), "sha256")
 
     def forget(self, virtual_host: str, stream: Stream) -> None:
-        """A stream was deleted: tell those who publish to it or read it."""
+        """Notify the publishers and readers of a deleted stream."""
         stream.readers.clear()
         for session in tuple(self.sessions):
             if session.virtual_host == virtual_host:

@@ -1,7 +1,7 @@
-"""One client's socket: bytes to frames for its session, and what the session sends back.
+"""One client's socket: bytes become frames for its session, and the session's frames are sent.
 
-A client that reads nothing is not read from either, and is sent no chunks. Whatever a client sends, its own
-connection is all that it can end.
+The server does not read from a client that reads nothing, and sends it no chunks. Whatever a client sends, it
+can only end its own connection.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = 0x7FFF_FFFF
 _LAST_WORDS_S: Final = 1.0
-"""How long a client may take to hang up that was told why; some miss what comes together with the end."""
+"""Time that a client has to hang up after it was sent the reason, in s. Some miss a reason that comes
+together with the end."""
 _HEARTBEAT: Final = encode(Heartbeat())
 _MISSED: Final = 2
 """Intervals without a byte after which a client counts as dead."""
 
 
 class RabbitServerConnection(asyncio.Protocol):
-    """Serves one client. `on_made` and `on_lost` tell the listener, which may answer why it refuses."""
+    """Serves one client. `on_made` and `on_lost` notify the listener, which may return a reason to refuse."""
 
     peer_host = local_host = ""
     peer_port = local_port = 0
@@ -61,7 +62,7 @@ class RabbitServerConnection(asyncio.Protocol):
     # -- asyncio's side ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is there; the listener may refuse it."""
+        """Start serving the client; the listener may refuse it."""
         self._transport = cast("asyncio.Transport", transport)
         self.peer_host, self.peer_port = (*(transport.get_extra_info("peername") or ()), "unknown", 0)[:2]
         self.local_host, self.local_port = (*(transport.get_extra_info("sockname") or ()), "unknown", 0)[:2]
@@ -73,7 +74,7 @@ class RabbitServerConnection(asyncio.Protocol):
         self._tick()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The session ends with it."""
+        """End the session with the connection."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +85,7 @@ class RabbitServerConnection(asyncio.Protocol):
             self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came, with any number of frames in them."""
+        """Handle received bytes, with any number of frames in them."""
         self._read_at = self._loop.time()
         if self._is_closing:
             return
@@ -92,12 +93,12 @@ class RabbitServerConnection(asyncio.Protocol):
         self._work()
 
     def pause_writing(self) -> None:
-        """The client does not read: leave its frames alone, and send no chunks, until it does."""
+        """Stop handling frames and sending chunks while the client does not read."""
         self.is_writable = False
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Handle frames again, as the client reads again."""
         self.is_writable = True
         if self._is_closing:
             return
@@ -107,18 +108,18 @@ class RabbitServerConnection(asyncio.Protocol):
 
     @property
     def socket_number(self) -> int:
-        """The file descriptor; -1 if there is none any more."""
+        """The file descriptor; -1 without one any more."""
         return socket_number(self._transport)
 
     def close(self) -> None:
-        """Close now, as when a node dies; what the client does not read is dropped."""
+        """Close immediately, as when a node dies; data that the client does not read is dropped."""
         if self._transport.get_extra_info("sslcontext") is None:
             self._end()
         else:
             self.abort()  # TLS would wait for the client's goodbye
 
     def _end(self) -> None:
-        """Close behind what was sent, unless the client does not read it."""
+        """Close after pending data is sent, unless the client does not read it."""
         if self._transport.get_write_buffer_size():
             self.abort()
         else:
@@ -139,12 +140,12 @@ class RabbitServerConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def hang_up(self, reason: str, *, was_told: bool) -> None:
-        """Close behind what was sent; a client that was told why may do so itself."""
+        """Close after pending data is sent; a client that got the reason may close first."""
         if self._is_closing:
             return
         self._is_closing = True
         if reason and structlog.is_configured():
-            # An application that set up no logging wants no line on its standard output.
+            # Without a logging setup, the line would be printed to the standard output.
             log.warning("connection_closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
         if self._timer is not None:
             self._timer.cancel()
@@ -172,7 +173,7 @@ class RabbitServerConnection(asyncio.Protocol):
                 self._tick()
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """What goes wrong for one client is no affair of the others."""
+        """Run a call for this client. If it fails, other clients are not affected."""
         try:
             call()
         except MalformedFrame as error:
@@ -184,7 +185,7 @@ class RabbitServerConnection(asyncio.Protocol):
     # -- time -------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Look whether the client is alive and answers, and let it know that this node is."""
+        """Check that the client is alive and responds, and send it a heartbeat."""
         session, now = self.session, self._loop.time()
         if self._timer is not None:
             self._timer.cancel()
@@ -198,7 +199,7 @@ class RabbitServerConnection(asyncio.Protocol):
         else:
             interval = session.patience_ms(self._cluster.now_ms()) / 1000
             if interval <= 0:
-                session.end("a ConsumerUpdate was not answered")
+                session.end("the client did not respond to a ConsumerUpdate")
                 return
         if session.heartbeat_s and session.step is HandshakeStep.OPEN:
             interval = min(interval, session.heartbeat_s / 2)

@@ -1,4 +1,4 @@
-"""What consumers ask: chunks for credit, offsets that are kept, and to be the one that is active."""
+"""Requests of consumers: chunks for credit, stored offsets, and the role of the active consumer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Consumer:
         self._filters = frozenset(filters)
         self._next_chunk: int | None = None
         self._asked: dict[int, tuple[bool, int]] = {}
-        """Whether it was activated, and when, by the correlation id of each question that is not answered."""
+        """By the correlation id of each open question: true if the consumer was activated, and the time in
+        ms."""
 
     def is_of(self, stream: str, name: str) -> bool:
         """Return true if this is a single active consumer of that group."""
@@ -56,21 +57,22 @@ class Consumer:
     # -- the log ----------------------------------------------------------------------------------------
 
     def open_log(self, where: WireOffsetSpecification) -> None:
-        """Send from there on, as far as the credit goes."""
+        """Send chunks from there on, as far as the credit allows."""
         self._next_chunk = self.stream.find(where)
         self.stream.readers[self.pump] = None
         self.pump()
 
     def close_log(self) -> None:
-        """Send nothing any more."""
+        """Stop sending."""
         self._next_chunk = None
         self._is_sending = False
         self.stream.readers.pop(self.pump, None)
 
     def pump(self) -> None:
-        """Send what there is, while the client reads.
+        """Send available chunks, while the client reads.
 
-        It takes more credit to start than half of what there was at first, and then goes on to the last.
+        It starts only with more than half of the initial credit, and then continues until the credit is used
+        up.
         """
         self._is_sending = self._is_sending or self.credit > self._send_limit
         while self._is_sending and self._next_chunk is not None:
@@ -98,7 +100,8 @@ class Consumer:
     # -- single active consumers ------------------------------------------------------------------------
 
     def update(self, *, active: bool) -> None:
-        """Tell the client that it is active from now on, or no more; an active one waits for its answer."""
+        """Tell the client that it is active from now on, or not any more; an active one waits for its
+        response."""
         self.is_active = active
         if not active:
             self.close_log()
@@ -107,10 +110,10 @@ class Consumer:
         self.session.send(frames.ConsumerUpdate(correlation_id, self.subscription_id, int(active)))
 
     def answered(self, frame: frames.ConsumerUpdateResponse) -> bool:
-        """The client has answered; whether it was this consumer that it was asked for.
+        """Handle the client's response; return true if this consumer was asked.
 
-        A step-down's answer lets the group choose, unless the consumer was activated again meanwhile: then
-        the answer to that is what counts.
+        The response to a step-down lets the group choose, unless the consumer was activated again meanwhile:
+        then the response to the activation counts.
         """
         asked = self._asked.pop(frame.correlation_id, None)
         if asked is None:
@@ -125,11 +128,12 @@ class Consumer:
         return True
 
     def owes_since(self, now_ms: int) -> int:
-        """For how many ms the client has owed its oldest answer."""
+        """Return the time for which the client has owed its oldest response, in ms."""
         return max((now_ms - since_ms for _, since_ms in self._asked.values()), default=0)
 
     def remove(self) -> None:
-        """End the subscription. If it was stepping down nobody else will answer: the group is told first."""
+        """End the subscription. If it was stepping down, the group is told first, as no other response will
+        come."""
         self.close_log()
         del self.session.consumers[self.subscription_id]
         if self.is_single_active:
@@ -184,7 +188,7 @@ def _unsubscribe(session: RabbitSession, frame: frames.Unsubscribe) -> Frame | N
 
 
 def _consumer_update_response(session: RabbitSession, frame: frames.ConsumerUpdateResponse) -> None:
-    """An answer to a question that was never asked, or asked for a consumer that has gone, means nothing."""
+    """Handle a response. It is ignored if there was no question, or if the consumer was removed."""
     session.unanswered.pop(frame.correlation_id, None)
     for consumer in tuple(session.consumers.values()):
         if consumer.answered(frame):

@@ -32,38 +32,38 @@ if TYPE_CHECKING:
 
 
 class Groups(HostHooks):
-    """The coordinator, and the way between it and connections.
+    """The coordinator, and its messages to and from connections.
 
-    What it tells a connection comes later than the answer to the command that led to it: `later` runs a
-    callable when what runs now is done. A node can be cut off: what is on it goes on, but neither hears of
-    the other.
+    Its messages to a connection are sent after the response to the command that led to them: `later` runs a
+    callable when the present work is done. A node can be cut off: its clients continue, but it exchanges no
+    messages with the other nodes.
     """
 
     def __init__(self, clock: CoordinatorClock, later: Callable[[Callable[[], None]], object]) -> None:
         self.coordinator = SacCoordinator()
         self._host = CoordinatorHost(self.coordinator, None, clock, self)
         self.on_change: Callable[[], None] = lambda: None
-        """Called when a group has changed, or what is known of one of its consumers."""
+        """Called when a group has changed, or the state of one of its consumers."""
         self._later = later
         self._cut: dict[str, None] = {}
         self._sessions: dict[ConnectionId, RabbitSession] = {}
         self._messages: deque[NotifyConsumer | CheckConnection] = deque()
 
     def connection_id(self, session: RabbitSession) -> ConnectionId:
-        """The name by which the coordinator knows a connection."""
+        """Return the name by which the coordinator knows a connection."""
         return f"{session.number}@{session.socket.node}"
 
     def session_of(self, connection: ConnectionId) -> RabbitSession | None:
-        """The connection behind a name, if it is open."""
+        """Return the connection behind a name, if it is open."""
         return self._sessions.get(connection)
 
     def process(self, event: SacInput) -> SacReply | None:
-        """One step of the coordinator: what it says is applied, and then told."""
+        """Run one step of the coordinator: apply its records, then carry out its effects."""
         reply: SacReply | None = self._host.process(event).reply
         return reply
 
     def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
-        """Queue what connections are to be told, and say that groups have changed."""
+        """Queue messages for connections, and report changed groups."""
         was_quiet = not self._messages
         self._messages.extend(
             each for each in outcome.effects if isinstance(each, NotifyConsumer | CheckConnection)
@@ -78,11 +78,11 @@ class Groups(HostHooks):
         self._host.run_due()
 
     def close(self) -> None:
-        """Nothing happens by itself any more."""
+        """Stop the coordinator's timer."""
         self._host.abandon()
 
     def _deliver_all(self) -> None:
-        """Hand connections what they are to be told, in order; what that leads to is told behind it."""
+        """Deliver messages to connections, in order; messages that follow from them are queued behind."""
         try:
             while self._messages:
                 message = self._messages.popleft()
@@ -109,24 +109,24 @@ class Groups(HostHooks):
         if consumer is not None and consumer.is_of(message.stream, message.consumer_name):
             consumer.update(active=message.active)
         elif message.stepping_down:
-            # Nobody is left to step down: without this the group would wait for ever.
+            # The consumer that should step down was removed: without this the group would wait forever.
             self._activate(session, message.stream, message.consumer_name)
 
-    # -- nodes that come and go -------------------------------------------------------------------------
+    # -- cut nodes --------------------------------------------------------------------------------------
 
     def is_cut(self, node: str) -> bool:
         """Return true if the node is cut off from the others."""
         return node in self._cut
 
     def cut(self, node: str) -> None:
-        """Nobody reaches a node any more. Its clients go on with what they are doing."""
+        """Cut a node off from the others. Its clients continue."""
         if node not in self._cut:
             self._cut[node] = None
             for connection in [each for each in self._sessions if node_of(each) == node]:
                 self.process(ConnectionDown(connection, DownReason.NOCONNECTION))
 
     def heal(self, node: str) -> None:
-        """A node can be reached again; its connections are asked whether they are there."""
+        """Connect a node again; its connections are asked whether they are alive."""
         if node in self._cut:
             del self._cut[node]
             self.process(NodeUp(node))
@@ -138,13 +138,13 @@ class Groups(HostHooks):
         assert reply is not None
         return reply
 
-    # -- what connections ask ---------------------------------------------------------------------------
+    # -- requests of connections ------------------------------------------------------------------------
 
     def register(self, session: RabbitSession, consumer: Consumer) -> bool:
-        """A consumer joins its group; whether it is the active one.
+        """Let a consumer join its group; return true if it is the active one.
 
-        :raises Refused: if the group is there with another partition index.
-        :raises CoordinatorUnavailable: if the connection's node is cut off, as all that follow.
+        :raises Refused: if the group exists with another partition index.
+        :raises CoordinatorUnavailable: if the connection's node is cut off, as in all methods below.
         """
         connection = self.connection_id(session)
         self._sessions[connection] = session
@@ -165,7 +165,7 @@ class Groups(HostHooks):
         return bool(reply.is_active)
 
     def unregister(self, session: RabbitSession, consumer: Consumer) -> None:
-        """A consumer leaves its group."""
+        """Remove a consumer from its group."""
         self._ask(
             session,
             UnregisterConsumer(
@@ -178,7 +178,7 @@ class Groups(HostHooks):
         )
 
     def stepped_down(self, session: RabbitSession, consumer: Consumer) -> None:
-        """A consumer has let go: its group can choose."""
+        """Let the group choose after a consumer has stepped down."""
         self._activate(session, consumer.stream.name, consumer.name)
 
     def _activate(self, session: RabbitSession, stream: str, name: str) -> None:
@@ -186,7 +186,8 @@ class Groups(HostHooks):
         self._ask(session, command)
 
     def connection_down(self, session: RabbitSession) -> None:
-        """A connection is no more, nor are its consumers; that of a cut node is missed when that is back."""
+        """Remove a connection that ended, with its consumers; on a cut node this is noticed when the node is
+        back."""
         connection = self.connection_id(session)
         if self._sessions.pop(connection, None) is not None and session.socket.node not in self._cut:
             self.process(ConnectionDown(connection))

@@ -1,4 +1,4 @@
-"""From connecting to Open, and the end: who the client is, and what both sides allow."""
+"""The phases from connecting to Open, and the end: the client's identity, and the limits of both sides."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ COMMANDS: Final = tuple(
         Key.RESOLVE_OFFSET_SPEC,
     )
 )
-"""What a client may send, in RabbitMQ's order: there are clients that go by the place in the list."""
+"""The commands that a client may send, in RabbitMQ's order. Some clients go by the place in the list."""
 
 
 def _peer_properties(session: RabbitSession, frame: frames.PeerProperties) -> Frame:
@@ -134,7 +134,7 @@ def _close(session: RabbitSession, frame: frames.Close) -> None:
 
 
 def _heartbeat(session: RabbitSession, frame: frames.Heartbeat) -> None:
-    """That something came is all that it says."""
+    """Do nothing: it is enough that a frame was received."""
 
 
 def _exchange_command_versions(session: RabbitSession, frame: frames.ExchangeCommandVersions) -> Frame | None:

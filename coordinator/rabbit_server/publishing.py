@@ -1,4 +1,4 @@
-"""What publishers ask: to be declared, to publish, and how far they had come."""
+"""Requests of publishers: declare a publisher, publish, and query the last publishing id."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ MAX_REFERENCE_BYTES: Final = 255
 
 
 class Publisher(NamedTuple):
-    """A publisher of a connection; without a reference its duplicates are not told."""
+    """A publisher of a connection; without a reference, its duplicates are not detected."""
 
     stream: Stream
     reference: str
 
 
 def checked_reference(reference: str) -> str:
-    """A name of a publisher or a consumer.
+    """Return the name of a publisher or a consumer.
 
     :raises Refused: if it is too long.
     """
@@ -60,7 +60,7 @@ def _publish(session: RabbitSession, frame: frames.Publish) -> Frame | None:
             check_batch(entry)
         good = len(entries)
     except InvalidBatch:
-        # What comes after a refused batch is refused too: publishing ids shall have no gap.
+        # Batches after a refused one are refused too, so that publishing ids have no gap.
         code = ResponseCode.PRECONDITION_FAILED
         refused = {each.publishing_id: code for each in entries[good:]}
         session.send(frames.PublishError(frame.publisher_id, refused))

@@ -1,7 +1,7 @@
 """One client's connection, without its socket: frames in, frames out.
 
-The steps are PeerProperties, SaslHandshake, SaslAuthenticate, Tune and Open; what else comes before Open ends
-the connection without a word. After Open an unknown frame is answered with Close.
+The steps are PeerProperties, SaslHandshake, SaslAuthenticate, Tune and Open; any other frame before Open ends
+the connection without a message. After Open, an unknown frame gets Close as the response.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HandshakeStep(enum.IntEnum):
-    """How far a connection has come."""
+    """The progress of a connection's handshake."""
 
     CONNECTED = 0
     INTRODUCED = 1
@@ -34,11 +34,11 @@ class HandshakeStep(enum.IntEnum):
     TUNED = 4
     OPEN = 5
     CLOSED = 6
-    """Nothing is taken any more."""
+    """No frame is accepted any more."""
 
 
 class Socket(Protocol):
-    """What a session has of its connection."""
+    """The part of a connection that its session uses."""
 
     node: str
     """The name of the node that the client is connected to."""
@@ -46,21 +46,22 @@ class Socket(Protocol):
     peer_port: int
     local_host: str
     local_port: int
-    """Where the client has reached this node: where others can, too."""
+    """The address at which the client reached this node, and at which others can reach it."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads what it is sent."""
+        """True if the client reads what it is sent."""
 
     def write(self, data: bytes) -> None:
         """Send."""
 
     def hang_up(self, reason: str, *, was_told: bool) -> None:
-        """Close behind what was sent. A reason is one to complain about; the client may have been told it."""
+        """Close after pending data is sent. `reason` is for the log if something went wrong; the client may
+        have been told it."""
 
 
 Handler: TypeAlias = Callable[["RabbitSession", Any], Frame | None]
-"""Answers a frame, or does what it says. `RabbitRequestRefused` becomes the response with its code."""
+"""Handles a frame and may return a response. `RabbitRequestRefused` becomes the response with its code."""
 
 
 class RabbitSession:
@@ -78,7 +79,7 @@ class RabbitSession:
         self.user = ""
         self.virtual_host = ""
         self.properties: Mapping[str, str] = {}
-        """What the client said about itself."""
+        """The properties that the client sent about itself."""
         self.frame_max = 0
         """Bytes that a frame of the client may have after Open."""
         self.heartbeat_s = 0
@@ -86,9 +87,10 @@ class RabbitSession:
         self.publishers: dict[int, Publisher] = {}
         self.consumers: dict[int, Consumer] = {}
         self.leaders_asked: set[str] = set()
-        """Streams whose leader was asked something for the client: it is told when one of them goes."""
+        """Streams whose leader was queried for the client: it is notified when one of them is deleted."""
         self.unanswered: dict[int, int] = {}
-        """When consumers were activated that have gone since, by correlation id: answers are still owed."""
+        """Activation times of removed consumers, in ms, by correlation id: the client still owes these
+        responses."""
         self._asked = 0
 
     @property
@@ -104,7 +106,7 @@ class RabbitSession:
 
     @property
     def catalogue(self) -> Catalogue:
-        """What exists in the connection's virtual host."""
+        """The catalogue of the connection's virtual host."""
         return self.cluster.virtual_hosts[self.virtual_host]
 
     def send(self, frame: Frame) -> None:
@@ -112,14 +114,14 @@ class RabbitSession:
         self.socket.write(encode(frame))
 
     def next_correlation_id(self) -> int:
-        """A number for a question to the client."""
+        """Return a number for a request to the client."""
         self._asked += 1
         return self._asked - 1
 
     def handle(self, data: bytes) -> None:
-        """Take one frame.
+        """Handle one frame.
 
-        :raises MalformedFrame: if it is none.
+        :raises MalformedFrame: if it is not a frame.
         """
         if self.step is HandshakeStep.CLOSED:
             return
@@ -138,7 +140,7 @@ class RabbitSession:
             self.send(answer)
 
     def fail(self, error: Exception) -> None:
-        """End the connection, since what the client sent can't be trusted any more."""
+        """End the connection, since its data can't be trusted any more."""
         if self.step is HandshakeStep.OPEN:
             too_large = isinstance(error, FrameTooLarge)
             code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
@@ -146,13 +148,13 @@ class RabbitSession:
         self.end(str(error), was_told=self.step is HandshakeStep.OPEN)
 
     def end(self, reason: str = "", *, was_told: bool = False) -> None:
-        """Close the connection behind what was sent. A reason is one to complain about."""
+        """Close the connection after pending data is sent. A reason means that something went wrong."""
         if self.step is not HandshakeStep.CLOSED:
             self.lost()
             self.socket.hang_up(reason, was_told=was_told)
 
     def lost(self) -> None:
-        """The connection is no more: neither are its publishers and consumers."""
+        """Remove the publishers and consumers of a connection that ended."""
         if self.step is HandshakeStep.CLOSED:
             return
         self.step = HandshakeStep.CLOSED
@@ -163,7 +165,7 @@ class RabbitSession:
         self.cluster.groups.connection_down(self)
 
     def pump(self) -> None:
-        """The client reads again: go on sending."""
+        """Continue to send, as the client reads again."""
         for consumer in tuple(self.consumers.values()):
             consumer.pump()
 
@@ -184,7 +186,8 @@ class RabbitSession:
             self.send(frames.MetadataUpdate(code, stream))
 
     def patience_ms(self, now_ms: int) -> int:
-        """How much longer the client may owe its oldest answer: all the time there is if it owes none."""
+        """Return the time that the client has left for its oldest response, in ms; the whole timeout if it
+        owes no response."""
         owed = [consumer.owes_since(now_ms) for consumer in self.consumers.values()]
         owed += [now_ms - since_ms for since_ms in self.unanswered.values()]
         return self.cluster.limits.request_timeout_ms - max(owed, default=0)
@@ -210,6 +213,6 @@ _RESPONSES: Final[dict[type, Any]] = {
 
 
 def response_to(request: Frame, code: ResponseCode = ResponseCode.OK, **values: Any) -> Frame | None:
-    """The response to a request; None for a frame that has none."""
+    """Return the response to a request; None for a frame without a response."""
     make = _RESPONSES.get(type(request))
     return None if make is None else make(request.correlation_id, code, **values)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""One stream: its chunks in memory, what publishers said last, and what consumers stored."""
+"""One stream: its chunks in memory, the last ids of publishers, and the stored offsets of consumers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 
 
 class RabbitRequestRefused(Exception):
-    """A request can't be done; it is answered with this code, and nothing has changed."""
+    """A request can't be carried out; the response has this code, and nothing has changed."""
 
     def __init__(self, code: ResponseCode, message: str) -> None:
         super().__init__(message)
@@ -42,14 +42,15 @@ ARGUMENTS: Final = frozenset(_BOUNDS) | {"queue-leader-locator", "max-age"}
 
 
 class Retention(NamedTuple):
-    """Bytes and age up to which chunks are kept; None is no limit. The newest chunk is always kept."""
+    """Bytes and age up to which chunks are kept; None means no limit. The newest chunk is always kept."""
 
     max_bytes: int | None = None
     max_age_ms: int | None = None
 
     @staticmethod
     def of(arguments: Mapping[str, str]) -> Retention:
-        """What a stream's arguments say. Those that are unknown are passed over, as RabbitMQ does.
+        """Return the retention that a stream's arguments ask for. Unknown arguments are ignored, as in
+        RabbitMQ.
 
         :raises Refused: for a value that RabbitMQ would refuse.
         """
@@ -101,7 +102,7 @@ class KeptChunk(NamedTuple):
     data: bytes
     """All of it, as Deliver carries it."""
     filter_values: frozenset[str | None]
-    """The filter values of its messages; None stands for messages without one, or an empty one."""
+    """The filter values of its messages; None stands for a message without a value, or with an empty one."""
 
     @property
     def end_offset(self) -> int:
@@ -110,7 +111,8 @@ class KeptChunk(NamedTuple):
 
 
 class Stream:
-    """A stream's log. Readers go by numbers of chunks; a number that is gone means the oldest one left."""
+    """A stream's log. Readers have chunk numbers; a number that was deleted means the oldest chunk that is
+    left."""
 
     def __init__(self, name: str, arguments: Mapping[str, str]) -> None:
         self.name = name
@@ -121,18 +123,19 @@ class Stream:
         self._bytes = 0
         self.next_offset = 0
         self.newest_chunk = -1
-        """The id of the last chunk that was written, of any kind; -1 if there is none yet."""
+        """The id of the last chunk that was written, of any kind; -1 before the first."""
         self.sequences: dict[str, int] = {}
         """The highest publishing id of each publisher's reference."""
         self.offsets: dict[str, int] = {}
-        """What was stored, by the consumer's name."""
+        """The stored offsets, by the consumer's name."""
         self.readers: dict[Callable[[], None], None] = {}
-        """Called when a chunk has come."""
+        """Called when a chunk was appended."""
 
     # -- writing ----------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[ChunkEntry], reference: str, now_ms: int) -> None:
-        """Append what is no duplicate. Of a publisher with a reference only higher publishing ids are new."""
+        """Append entries that are not duplicates. From a publisher with a reference, only higher publishing
+        ids are new."""
         fresh = self._fresh(entries, reference) if reference else entries
         for start in range(0, len(fresh), MAX_ENTRIES):
             self._append_chunk(fresh[start : start + MAX_ENTRIES], now_ms)
@@ -160,9 +163,9 @@ class Stream:
         self._written(records)
 
     def store(self, name: str, offset: int) -> None:
-        """Keep how far a consumer has come. RabbitMQ writes that into the log: it takes an offset there.
+        """Store a consumer's offset. RabbitMQ writes it into the log, where it uses an offset.
 
-        So offsets of messages have gaps (osiris_writer, chunks of type CHNK_TRK_DELTA).
+        So the offsets of messages have gaps (osiris_writer, chunks of type CHNK_TRK_DELTA).
         """
         self.offsets[name] = offset
         self._written(1)
@@ -190,12 +193,13 @@ class Stream:
         return self._chunks
 
     def read(self, number: int) -> tuple[KeptChunk, int] | None:
-        """The chunk of that number or the oldest one after it, and the next number; None at the end."""
+        """Return the chunk of that number or the oldest one after it, and the next number; None at the
+        end."""
         at = max(number - self._dropped, 0)
         return (self._chunks[at], at + self._dropped + 1) if at < len(self._chunks) else None
 
     def find(self, where: WireOffsetSpecification) -> int:
-        """The number of the chunk to begin with; past the end, that of the next one to come."""
+        """Return the number of the chunk to begin with; past the end, the number of the next chunk."""
         return self._dropped + self._find(where)
 
     def _find(self, where: WireOffsetSpecification) -> int:
@@ -211,13 +215,13 @@ class Stream:
                 return bisect_left(self._chunks, where.value, key=attrgetter("timestamp_ms"))
             case OffsetType.OFFSET:
                 begun = bisect_right(self._chunks, where.value, key=attrgetter("first_offset"))
-                # Behind a chunk's messages there may be something else that has the offset, or nothing yet.
+                # After a chunk's messages, the offset may belong to another kind of chunk, or to none yet.
                 return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
     def resolve(self, where: WireOffsetSpecification) -> int:
-        """Where the chunk begins that a specification means now; past the end, the offset that is next.
+        """Return the start of the chunk that a specification means now; past the end, the next offset.
 
-        What was stored has a chunk too (osiris_log, resolve_offset_spec).
+        Stored offsets have chunks too (osiris_log, resolve_offset_spec).
         """
         found = self.read(self.find(where))
         begin = self.next_offset if found is None else found[0].first_offset
@@ -230,12 +234,12 @@ class Stream:
 
     @property
     def _first_offset(self) -> int:
-        """Where the oldest chunk that is left begins, of any kind."""
+        """The first offset of the oldest chunk that is left, of any kind."""
         return self._chunks[0].first_offset if self._dropped else 0
 
     @property
     def stats(self) -> dict[str, int]:
-        """The numbers that StreamStats answers; -1 where there is nothing yet."""
+        """The numbers of StreamStats; -1 for those without a value."""
         return {
             "first_chunk_id": min(self._first_offset, self.newest_chunk),
             "last_chunk_id": self.newest_chunk,

@@ -1,6 +1,6 @@
-"""The coordinator of single active consumers: one pure object that takes events and answers what to do.
+"""The coordinator of single active consumers: one pure object that takes events and returns outcomes.
 
-It is run as the group coordinator is: append the records of an outcome, apply them, then send the reply and
+It runs like the group coordinator: append the records of an outcome, apply them, then send the reply and
 carry out the effects. It knows connections and nodes, never clients and offsets.
 """
 
@@ -57,7 +57,7 @@ SacInput: TypeAlias = SacCommand | SacEvent | DeadlineReached
 
 OK = SacReply()
 _RETRY_MS = 1_000
-"""When a timer runs again whose records could not be written."""
+"""Time after which a timer runs again if its records could not be written, in ms."""
 
 
 class SacOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -70,22 +70,22 @@ class SacOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Step:
-    """What one event changes: drafts of groups, and of what is known of connections."""
+    """The changes of one event: drafts of groups, and what is known of connections."""
 
     def __init__(self, state: SacState, now_ms: int) -> None:
         self.state = state
         self.now_ms = now_ms
         self.drafts: dict[SacGroupKey, GroupDraft] = {}
         self.index: dict[ConnectionId, Iterable[SacGroupKey]] = {}
-        """What the index is to say of connections, where the event sets it."""
+        """The new index entries of connections, where the event sets them."""
         self.rebuilt = False
-        """Whether the index is what the groups say, for all connections."""
+        """True if the event makes the index of all connections agree with the groups."""
         self.first: list[SacEffect] = []
-        """Effects that come before those of the groups."""
+        """Effects to be placed before those of the groups."""
         self.records: list[SacRecord] = []
 
     def draft(self, key: SacGroupKey) -> GroupDraft | None:
-        """The group as this step has it so far; None if there is none."""
+        """Return the group as changed by this step so far; None without a group."""
         draft = self.drafts.get(key)
         if draft is None:
             value = self.state.groups.get(key)
@@ -95,21 +95,21 @@ class _Step:
         return draft
 
     def open(self, key: SacGroupKey, partition_index: int) -> GroupDraft:
-        """The group, made if there is none."""
+        """Return the group; create it if it is missing."""
         draft = self.draft(key)
         if draft is None:
             draft = self.drafts[key] = GroupDraft(key, SacGroupValue(partition_index, ()), self.now_ms)
         return draft
 
     def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
-        """Return true if a connection has members in a group as this step has it so far."""
+        """Return true if a connection has members in a group, as changed by this step so far."""
         draft = self.drafts.get(key)
         if draft is None:
             return self.state.has_members(connection, key)
         return bool(draft.places_of(connection))
 
     def outcome(self, reply: SacReply | None) -> SacOutcome:
-        """What came of it."""
+        """Return the outcome of the step."""
         records = self.records
         records += [SacRecord(key, each.value()) for key, each in self.drafts.items() if each.changed]
         if self.rebuilt:
@@ -123,7 +123,7 @@ class _Step:
         return SacOutcome(tuple(records), reply, tuple(effects))
 
     def _record_index(self, connection: ConnectionId, groups: list[SacGroupKey]) -> None:
-        """There is a record of a connection only if its groups are not those that it has members in."""
+        """Write a connection's record: it has one only if its groups are not those that it has members in."""
         known = dict.fromkeys((*self.state.groups_of(connection), *self.drafts))
         members = sorted(key for key in known if self.has_members(connection, key))
         stray = self.state.strays.get(connection)
@@ -142,7 +142,7 @@ class SacCoordinator:
 
     def __init__(self) -> None:
         self.state = SacState()
-        """For those who list, and those who check."""
+        """The state, for listings and checkers."""
         self._due: ConnectionId | None = None
         self._handlers: Mapping[type, Callable[[Any, _Step], SacReply | None]] = {
             RegisterConsumer: _register,
@@ -161,7 +161,7 @@ class SacCoordinator:
         }
 
     def handle(self, event: SacInput, now_ms: int) -> SacOutcome:
-        """What an event leads to. What is no command or event is answered with UNKNOWN_COMMAND."""
+        """Return the outcome of an event. An unknown command or event gets UNKNOWN_COMMAND."""
         handler = self._handlers.get(type(event))
         if handler is None:
             return SacOutcome(reply=SacReply(error=SacError.UNKNOWN_COMMAND))
@@ -175,14 +175,14 @@ class SacCoordinator:
     def replay(self, records: Iterable[SacRecord], now_ms: int) -> None:
         """Load a journal: apply its records, then start all timers with the rest of their time.
 
-        Hand in `LeaderChanged` next: what was watched has to be watched again.
+        Hand in `LeaderChanged` next, so that connections are watched again.
         """
         for record in records:
             self.state.apply(record)
         self.state.restart_timers(now_ms)
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed."""
         return self.state.timers.next_deadline()
 
     def apply_batch(self, records: tuple[SacRecord, ...]) -> None:
@@ -198,11 +198,11 @@ class SacCoordinator:
         return SacOutcome(reply=SacReply(error=SacError.COORDINATOR_UNAVAILABLE) if command else None)
 
     def hard_state(self) -> dict[str, Any]:
-        """All that records made, to compare with another coordinator's."""
+        """Return all state from records, to compare with another coordinator's."""
         return self.state.hard_state()
 
     def _deadline_reached(self, _: DeadlineReached, step: _Step) -> None:
-        """The most overdue timer."""
+        """Run the most overdue timer."""
         self._due = self.state.timers.pop_due(step.now_ms)
         if self._due is not None:
             _timeout(DisconnectedTimeout(self._due), step)
@@ -216,7 +216,7 @@ def _key(command: RegisterConsumer | UnregisterConsumer | ActivateConsumer | Eva
 
 
 def _register(command: RegisterConsumer, step: _Step) -> SacReply:
-    """The connection is watched even if the group has another partition index."""
+    """Register a consumer. Its connection is watched even if the group has another partition index."""
     key, connection = _key(command), command.connection
     step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
     step.index[connection] = {*step.state.indexed(connection), key}
@@ -227,7 +227,7 @@ def _register(command: RegisterConsumer, step: _Step) -> SacReply:
 
 
 def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
-    """Answered with ok, whether there was such a consumer or not."""
+    """Remove a consumer; the reply is ok even if there was no such consumer."""
     key, connection = _key(command), command.connection
     group = step.draft(key)
     if group is not None:
@@ -335,7 +335,7 @@ def _leader_changed(_: LeaderChanged, step: _Step) -> None:
 
 
 def _tick(event: Tick, step: _Step) -> None:
-    """Nodes with members that are none of the cluster's are purged."""
+    """Purge nodes with members that are not in the cluster."""
     stale = tuple(node for node in step.state.nodes if node not in event.nodes)
     if stale and event.nodes:
         _purge(PurgeNodes(stale), step)

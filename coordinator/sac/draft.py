@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.sac import (
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE, ConsumerEvent
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 UNREGISTERED = ConsumerStatus.UNREGISTERED
 C_WAITING, C_ACTIVE = ConsumerStatus.CONNECTED_WAITING, ConsumerStatus.CONNECTED_ACTIVE
 C_DEACTIVATING = ConsumerStatus.CONNECTED_DEACTIVATING
@@ -30,7 +30,7 @@ _E = ConsumerEvent
 
 
 def is_active(status: ConsumerStatus) -> bool:
-    """Whether the consumer is active for all that the group knows: it holds the others off."""
+    """Return true if the consumer is active as far as the group knows: no other may become active."""
     return status is C_ACTIVE or status is C_DEACTIVATING or status is D_ACTIVE
 
 
@@ -45,7 +45,7 @@ def is_disconnected(status: ConsumerStatus) -> bool:
 
 
 class GroupDraft:
-    """A group in the making. `effects` gather what its connections have to be told, in order."""
+    """A group while it changes. `effects` has the messages to its connections, in order."""
 
     __slots__ = ("_now_ms", "changed", "consumers", "effects", "key", "partition_index")
 
@@ -58,24 +58,24 @@ class GroupDraft:
         self._now_ms = now_ms
 
     def value(self) -> SacGroupValue | None:
-        """The group's record as of now; None for a group without members, which ends."""
+        """Return the group's present record; None for a group without members, which ends."""
         return SacGroupValue(self.partition_index, tuple(self.consumers)) if self.consumers else None
 
-    # -- who is who -----------------------------------------------------------------------------------------
+    # -- active and waiting consumers -----------------------------------------------------------------------
 
     def current(self) -> int | None:
-        """The place of the active consumer; None if there is none."""
+        """Return the place of the active consumer; None without one."""
         for place, consumer in enumerate(self.consumers):
             if is_active(consumer.status):
                 return place
         return None
 
     def target(self) -> int | None:
-        """The place of the consumer that should be active.
+        """Return the place of the consumer that should be active.
 
-        A disconnected active one blocks each choice: it may be consuming, and can't be told to stop. Of
-        those that are connected it is the first, or in a super stream the one at partition index modulo
-        their number.
+        A disconnected active consumer blocks each choice: it may be consuming, and can't be told to stop.
+        Otherwise it is the first connected one, or in a super stream the one at partition index modulo their
+        number.
         """
         eligible = []
         for place, consumer in enumerate(self.consumers):
@@ -89,13 +89,13 @@ class GroupDraft:
         return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
 
     def places_of(self, connection: ConnectionId) -> list[int]:
-        """Where the connection's consumers are."""
+        """Return the places of the connection's consumers."""
         return [place for place, each in enumerate(self.consumers) if each.connection == connection]
 
     # -- one consumer ---------------------------------------------------------------------------------------
 
     def _move(self, place: int, event: ConsumerEvent, target: ConsumerStatus) -> None:
-        """Set a status, along an arrow of the table; what stays as it is needs no arrow."""
+        """Set a status, along an arrow of the table; an unchanged status needs no arrow."""
         one = self.consumers[place]
         SAC_CONSUMER_TABLE.check(one.status, event, target)
         self.consumers[place] = SacConsumer(
@@ -127,7 +127,8 @@ class GroupDraft:
     # -- choices --------------------------------------------------------------------------------------------
 
     def _promote(self) -> None:
-        """In a simple group: the first connected consumer is active and the others wait, unless blocked."""
+        """In a simple group, make the first connected consumer active and let the others wait, unless
+        blocked."""
         target = self.target()
         if target is None or not is_connected(self.consumers[target].status):
             return
@@ -167,7 +168,7 @@ class GroupDraft:
             self._notify(current, active=False)
 
     def _after_removal(self, *, active_removed: bool) -> None:
-        """Fill the gap. Nobody has to step down before: who was active is gone."""
+        """Choose again after a removal. No consumer has to step down if the active one was removed."""
         if not self.consumers:
             return
         if self.partition_index == SIMPLE:
@@ -182,10 +183,11 @@ class GroupDraft:
             self._activate(target)
             self._notify(target, active=True)
 
-    # -- what befalls the group -----------------------------------------------------------------------------
+    # -- commands and events --------------------------------------------------------------------------------
 
     def register(self, command: RegisterConsumer) -> bool:
-        """Add a consumer, and answer whether it is active. One that is there already stays as it is."""
+        """Add a consumer, and return true if it is active. A consumer that is already registered is
+        unchanged."""
         known = self._place_of(command.connection, command.subscription_id)
         if self.partition_index == SIMPLE:
             first = self.current() is None
@@ -223,12 +225,12 @@ class GroupDraft:
             self._remove([place])
 
     def end_connection(self, connection: ConnectionId) -> None:
-        """Remove all consumers of a connection that ended. If it had none here the group stays as it is."""
+        """Remove all consumers of a connection that ended. Without any, the group is unchanged."""
         if places := self.places_of(connection):
             self._remove(places)
 
     def _remove(self, places: Collection[int]) -> None:
-        """Remove consumers; those that stay are looked at even if none goes."""
+        """Remove consumers, then choose again even if none was removed."""
         gone = set(places)
         active_removed = any(is_active(self.consumers[place].status) for place in gone)
         if gone:
@@ -237,7 +239,8 @@ class GroupDraft:
         self._after_removal(active_removed=active_removed)
 
     def lose_connection(self, connection: ConnectionId) -> None:
-        """Its node can't be reached. A consumer that was stepping down will not answer: choose again."""
+        """Disconnect a connection whose node can't be reached. If a consumer was stepping down, choose again:
+        it will not respond."""
         stepping_down = False
         for place in self.places_of(connection):
             status = self.consumers[place].status
@@ -248,7 +251,7 @@ class GroupDraft:
             self.rebalance()
 
     def forget(self, connection: ConnectionId) -> None:
-        """Its timer is over: the group goes on without its disconnected consumers."""
+        """End a connection's timeout: the group continues without its disconnected consumers."""
         forgotten = False
         for place in self.places_of(connection):
             status = self.consumers[place].status
@@ -259,7 +262,8 @@ class GroupDraft:
             self.rebalance()
 
     def reconnect(self, connection: ConnectionId) -> None:
-        """It is back. If it was forgotten while it was active, nobody knows who is: all have to step down."""
+        """Connect a connection again. If it was forgotten while active, the active consumer is unknown: all
+        step down."""
         mine = self.places_of(connection)
         if any(self.consumers[place].status is F_ACTIVE for place in mine):
             self._reconcile(mine)
@@ -282,7 +286,7 @@ class GroupDraft:
                 self._move(place, _E.RETURNED, C_WAITING)
 
     def activate(self) -> None:
-        """Choose among those that are connected, whoever was active; tell the one that was not."""
+        """Choose among the connected consumers, whichever was active; notify the chosen one if it was not."""
         current, target = self.current(), self.target()
         stays = target is not None and target == current and self.consumers[target].status is C_ACTIVE
         for place in range(len(self.consumers)):

@@ -1,4 +1,4 @@
-"""What people ask a coordinator of single active consumers: its groups, and a group's members."""
+"""Listings for people: the groups of a coordinator of single active consumers, and a group's members."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey,
 from fencepost.coordinator.sac.state import SacState
 
 UNKNOWN_FIELD: Final = "unknown_field"
-"""The value of a field that there is none of."""
+"""The value of an unknown field."""
 
 _Group: TypeAlias = tuple[SacGroupKey, SacGroupValue]
 
 
 def described(consumer: SacConsumer) -> str:
-    """A consumer's state as RabbitMQ shows it, such as `active (connected)` or `waiting (presumed down)`."""
+    """Return a consumer's state as RabbitMQ shows it, such as `active (connected)` or `waiting (presumed
+    down)`."""
     connectivity = consumer.status.connectivity
     shown = "presumed down" if connectivity is Connectivity.FORGOTTEN else connectivity.value
     return f"{consumer.status.activity} ({shown})"
@@ -38,7 +39,7 @@ _CONSUMER_FIELDS: Mapping[str, Callable[[SacConsumer], object]] = {
 def consumer_groups(
     state: SacState, vhost: str = DEFAULT_VHOST, fields: Sequence[str] = tuple(_GROUP_FIELDS)
 ) -> list[dict[str, object]]:
-    """The groups of a virtual host, sorted, as `list_stream_consumer_groups` has them."""
+    """Return the groups of a virtual host, sorted, as `list_stream_consumer_groups` has them."""
     return [
         _row(fields, _GROUP_FIELDS, (key, state.groups[key]))
         for key in sorted(state.groups)
@@ -49,13 +50,14 @@ def consumer_groups(
 def group_consumers(
     state: SacState, key: SacGroupKey, fields: Sequence[str] = tuple(_CONSUMER_FIELDS)
 ) -> list[dict[str, object]] | None:
-    """A group's members in their order: `list_stream_group_consumers`. None if there is no such group."""
+    """Return a group's members in their order: `list_stream_group_consumers`. None if there is no such
+    group."""
     group = state.groups.get(key)
     return None if group is None else [_row(fields, _CONSUMER_FIELDS, one) for one in group.consumers]
 
 
 def overview(state: SacState) -> dict[str, object]:
-    """How many groups there are, and of each its partition index and how many members it has."""
+    """Return the number of groups, and the partition index and number of members of each."""
     groups = {
         key: {"num_consumers": len(group.consumers), "partition_index": group.partition_index}
         for key, group in sorted(state.groups.items())

@@ -1,7 +1,7 @@
-"""The hard state of all groups, and what follows from it. Records are the only way to change it.
+"""The hard state of all groups, and the data derived from it.
 
-What is derived (whose members are in which groups, which connections are on a node, whose timers run) is kept
-up to date as groups change: an event that concerns one connection reads that connection's groups only.
+Derived data (the groups of a connection, the connections of a node, the running timers) is updated as groups
+change: an event that concerns one connection reads that connection's groups only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fencepost.coordinator.timers import Timers
 
 _NOBODY: tuple[SacConsumer, ...] = ()
 _TOLD_AFRESH_MS = 10_000
-"""How long a new leader waits at least for a connection that is away: it may be about to come back."""
+"""Minimum time that a new leader waits for a disconnected connection, in ms. It may be about to return."""
 
 
 class SacState:
@@ -42,7 +42,7 @@ class SacState:
     def __init__(self) -> None:
         self._groups: dict[SacGroupKey, SacGroupValue] = {}
         self.groups: Mapping[SacGroupKey, SacGroupValue] = MappingProxyType(self._groups)
-        """All groups, none without members."""
+        """All groups that have members."""
         self._strays: dict[ConnectionId, tuple[SacGroupKey, ...]] = {}
         self.strays: Mapping[ConnectionId, tuple[SacGroupKey, ...]] = MappingProxyType(self._strays)
         """Connections whose end is acted upon in other groups than those that they have members in."""
@@ -50,14 +50,14 @@ class SacState:
         self.timers: Timers[ConnectionId] = Timers()
         """Soft: when connections that are away are forgotten."""
         self._groups_of: dict[ConnectionId, dict[SacGroupKey, int]] = {}
-        """How many members a connection has in each group."""
+        """Number of a connection's members in each group."""
         self._nodes: dict[str, dict[ConnectionId, None]] = {}
         self._away: dict[ConnectionId, dict[SacGroupKey, int]] = {}
         """Since when a connection is away, in each group that has disconnected members of it."""
 
     @property
     def disconnected_timeout_ms(self) -> int:
-        """How long a connection may be away before the groups go on without it."""
+        """Time that a connection may be disconnected before the groups continue without it, in ms."""
         return self.conf.get(DISCONNECTED_TIMEOUT, DEFAULT_DISCONNECTED_TIMEOUT_MS)
 
     @property
@@ -76,7 +76,7 @@ class SacState:
         return self._away
 
     def groups_of(self, connection: ConnectionId) -> list[SacGroupKey]:
-        """The groups that a connection has members in, sorted."""
+        """Return the groups that a connection has members in, sorted."""
         return sorted(self._groups_of.get(connection, ()))
 
     def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
@@ -84,11 +84,11 @@ class SacState:
         return key in self._groups_of.get(connection, ())
 
     def connections_on(self, node: str) -> list[ConnectionId]:
-        """The connections of a node that have members, sorted."""
+        """Return the connections of a node that have members, sorted."""
         return sorted(self._nodes.get(node, ()))
 
     def indexed(self, connection: ConnectionId) -> list[SacGroupKey]:
-        """The groups that the end of a connection is acted upon in, sorted."""
+        """Return the groups to act on when the connection ends, sorted."""
         stray = self._strays.get(connection)
         return self.groups_of(connection) if stray is None else list(stray)
 
@@ -98,14 +98,14 @@ class SacState:
         return connection in self._groups_of if stray is None else bool(stray)
 
     def index(self) -> dict[ConnectionId, list[SacGroupKey]]:
-        """The groups of each connection that is indexed."""
+        """Return the groups of each connection that is indexed."""
         known = dict.fromkeys((*self._groups_of, *self._strays))
         return {connection: self.indexed(connection) for connection in known if self.is_indexed(connection)}
 
     # -- records --------------------------------------------------------------------------------------------
 
     def apply(self, record: SacRecord) -> None:
-        """Make a record true, and let timers follow."""
+        """Apply a record, and adjust timers."""
         key, value = record.key, record.value
         if isinstance(key, SacGroupKey):
             assert value is None or isinstance(value, SacGroupValue)
@@ -179,14 +179,15 @@ class SacState:
                 self.timers.set(connection, max(groups.values()) + self.disconnected_timeout_ms)
 
     def restart_timers(self, now_ms: int) -> None:
-        """Time the rest of what each connection has, as a new leader does: at least 10 s of it."""
+        """Start each connection's timer with the rest of its time, as a new leader does: at least 10 s."""
         timeout_ms = self.disconnected_timeout_ms
         for connection, groups in self._away.items():
             rest_ms = max(groups.values()) + timeout_ms - now_ms
             self.timers.set(connection, now_ms + min(max(rest_ms, _TOLD_AFRESH_MS), timeout_ms))
 
     def hard_state(self) -> dict[str, Any]:
-        """All that records made, and what is derived from it, to compare with another coordinator's."""
+        """Return all state from records, and the data derived from it, to compare with another
+        coordinator's."""
         return {
             "groups": dict(self._groups),
             "strays": dict(self._strays),

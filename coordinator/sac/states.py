@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.sac import ConsumerStatus
 
 
 class ConsumerEvent(enum.StrEnum):
-    """What happens to a consumer."""
+    """An event of a consumer."""
 
     REGISTERED = "registered"
     """The consumer subscribed and joined its group."""
@@ -73,4 +73,4 @@ SAC_CONSUMER_TABLE: StateTable[ConsumerStatus, ConsumerEvent] = StateTable(
         (_S.FORGOTTEN_ACTIVE, _E.REMOVED, _S.UNREGISTERED),
     ),
 )
-"""A return turns a forgotten waiting consumer into a connected one, whoever else comes back with it."""
+"""A return turns a forgotten waiting consumer into a connected one, also if another connection returned."""

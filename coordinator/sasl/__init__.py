@@ -1,1 +1,1 @@
-"""Who may connect: users, and the mechanisms by which clients prove who they are."""
+"""Authentication: users, and the mechanisms by which clients prove their identity."""

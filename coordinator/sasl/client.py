@@ -1,4 +1,4 @@
-"""The client's half of the mechanisms: what it sends to prove a password, and what it makes of answers."""
+"""The client's half of the mechanisms: the tokens it sends, and its checks of the server's responses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _NO_BINDING = "n,,"
 def client_tokens(
     mechanism: str, name: str, password: str, client_nonce: str
 ) -> Generator[bytes, bytes, None]:
-    """Yields each token that goes to the server, and is sent the server's answer to it.
+    """Yields each token for the server, and is sent the server's response to it.
 
     `mechanism` is one of `MECHANISMS`; the nonce is fresh random text without commas.
 
-    :raises AuthenticationFailed: if the server's answers are none of SCRAM, or it does not know the password.
+    :raises AuthenticationFailed: if the server's responses are not SCRAM messages, or it does not know the
+        password.
     """
     if mechanism == "PLAIN":
         yield f"\0{name}\0{password}".encode()
@@ -41,9 +42,9 @@ def _scram(hash_name: str, name: str, password: str, client_nonce: str) -> Gener
             hash_name, password, base64.b64decode(salt, validate=True), int(iterations)
         )
     except ValueError:
-        raise AuthenticationFailed("the server's answer is none of SCRAM") from None
+        raise AuthenticationFailed("the server's response is not a SCRAM message") from None
     if not nonce.startswith(client_nonce):
-        raise AuthenticationFailed("the server's answer is to another login")
+        raise AuthenticationFailed("the server's response is to another login")
     unproven = f"c={_text(_NO_BINDING.encode())},r={nonce}"
     message = f"{bare},{first},{unproven}".encode()
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), message, hash_name)

@@ -1,4 +1,4 @@
-"""Users, and what the proof of a password is checked against. The passwords themselves are not kept."""
+"""Users, and the data to check their proofs of passwords. The passwords themselves are not kept."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fencepost.coordinator.protocol.errors import FencepostError
 PASSWORD_VARIABLE = "FENCEPOST_SASL_PASSWORD"
 """The environment variable with the password of users that are named without one."""
 ITERATIONS = 4096
-"""Rounds of hashing (RFC 5802 asks for so many at least; it is Kafka's default too)."""
+"""Rounds of hashing: the minimum of RFC 5802, and Kafka's default."""
 SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 _PLAIN_HASH = "sha256"
 
 
 class Verifier(NamedTuple):
-    """What a server keeps of a password: it can check a proof with it, and make none (RFC 5802, 3)."""
+    """The data that a server keeps of a password: it can check a proof, but not make one (RFC 5802, 3)."""
 
     salt: bytes
     stored_key: bytes
@@ -31,10 +31,10 @@ class Verifier(NamedTuple):
 class Credentials:
     """The users of a cluster. `secret` is random bytes: salts are derived from them, for each user and hash.
 
-    A user that does not exist has a salt too, always the same one, and a verifier that nothing fits: whoever
-    tries names learns nothing.
+    A user that does not exist has a salt too, always the same one, and a verifier that no proof matches. So
+    guessing names reveals nothing.
 
-    :raises FencepostError: for a name or a password that can't be one.
+    :raises FencepostError: for an invalid name or password.
     """
 
     def __init__(self, passwords: Mapping[str, str], secret: bytes) -> None:
@@ -51,7 +51,7 @@ class Credentials:
         return f"Credentials({len(self._verifiers) // len(SCRAM_HASHES)} users)"
 
     def verifier(self, hash_name: str, name: str) -> Verifier:
-        """What proofs of that user are checked against."""
+        """Return the verifier of that user's proofs; an unknown user gets one that no proof matches."""
         known = self._verifiers.get((hash_name, name))
         if known is not None:
             return known
@@ -59,7 +59,7 @@ class Credentials:
         return Verifier(self._salt(hash_name, name), nothing, nothing)
 
     def is_password(self, name: str, password: str) -> bool:
-        """Return true if it is that user's password; it takes the same time for any answer."""
+        """Return true if it is that user's password; it takes the same time for any result."""
         known = self.verifier(_PLAIN_HASH, name)
         given = _verifier(_PLAIN_HASH, password, known.salt)
         return hmac.compare_digest(given.stored_key, known.stored_key)
@@ -69,9 +69,9 @@ class Credentials:
 
 
 def check_user(name: str, password: str) -> None:
-    """Refuse what can be nobody's name or password.
+    """Refuse an invalid name or password.
 
-    :raises FencepostError: then; the text does not hold the password.
+    :raises FencepostError: if one is invalid; the text does not contain the password.
     """
     if not isinstance(name, str) or not name or "\0" in name:
         raise FencepostError(f"user {name!r}: expected a name, not empty and without NUL")
@@ -80,7 +80,8 @@ def check_user(name: str, password: str) -> None:
 
 
 def scram_keys(hash_name: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
-    """The client's key and the server's, with which each proves that it knows the password (RFC 5802, 3)."""
+    """Return the client's key and the server's, with which each proves that it knows the password (RFC 5802,
+    3)."""
     salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
     return hmac.digest(salted, b"Client Key", hash_name), hmac.digest(salted, b"Server Key", hash_name)
 

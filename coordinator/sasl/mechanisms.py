@@ -1,6 +1,6 @@
 """The server's half of the SASL mechanisms: PLAIN and SCRAM, by their names.
 
-Tokens come, tokens are returned, and in the end there is a user.
+Each takes tokens and returns tokens; a successful exchange ends with a user.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from fencepost.coordinator.sasl.credentials import ITERATIONS, SCRAM_HASHES, Cre
 
 
 class AuthenticationFailed(Exception):
-    """The client is not who it says, or says nothing that makes sense. The text may be told to the client.
+    """The client is not who it claims to be, or sends invalid messages. The text may be sent to the client.
 
-    It is empty where a reason would tell too much.
+    It is empty if a reason would reveal too much.
     """
 
 
@@ -25,19 +25,19 @@ class SaslExchange(Protocol):
     """One client's attempt to log in by one mechanism."""
 
     user: str | None
-    """Who the client is, once that is proven."""
+    """The name of the client's user, once that is proven."""
 
     def respond(self, token: bytes) -> bytes:
-        """The answer to what the client sent.
+        """Return the response to a token of the client.
 
-        :raises AuthenticationFailed: if that is the end of it.
+        :raises AuthenticationFailed: if authentication failed.
         """
 
 
 class ScramExchange:
     """SCRAM, a proof of a password that is never sent, both ways (RFC 5802, RFC 7677).
 
-    Two tokens from the client, each with an answer. `server_nonce` is fresh random text without commas.
+    The client sends two tokens, each with a response. `server_nonce` is fresh random text without commas.
     """
 
     def __init__(self, credentials: Credentials, hash_name: str, server_nonce: str) -> None:
@@ -52,9 +52,9 @@ class ScramExchange:
         """The client's first message, bare, and ours."""
 
     def respond(self, token: bytes) -> bytes:
-        """The server's first message, then its final one.
+        """Return the server's first message, then its final one.
 
-        :raises AuthenticationFailed: if the client's messages are none of SCRAM, or the proof is wrong.
+        :raises AuthenticationFailed: if the client's messages are not SCRAM messages, or the proof is wrong.
         """
         try:
             text = token.decode()
@@ -112,7 +112,7 @@ def _value(attribute: str, name: str) -> str:
 
 
 def _unescaped(name: str) -> str:
-    """A user's name: commas and equals signs come as =2C and =3D."""
+    """Return a user's name, in which commas and equals signs are written as =2C and =3D."""
     rest = name.replace("=2C", "").replace("=3D", "")
     if not name or "=" in rest:
         raise AuthenticationFailed
@@ -122,7 +122,7 @@ def _unescaped(name: str) -> str:
 class PlainExchange:
     """SASL PLAIN, the password itself (RFC 4616).
 
-    One token, `[authorization id] NUL user NUL password`, and an empty answer.
+    One token, `[authorization id] NUL user NUL password`, and an empty response.
     """
 
     def __init__(self, credentials: Credentials) -> None:
@@ -152,7 +152,7 @@ MECHANISMS = ("PLAIN", *SCRAM_HASHES)
 
 
 def exchange_of(mechanism: str, credentials: Credentials, server_nonce: str) -> SaslExchange:
-    """A fresh exchange of one of `MECHANISMS`; the nonce is random text without commas."""
+    """Return a fresh exchange of one of `MECHANISMS`; the nonce is random text without commas."""
     if mechanism == "PLAIN":
         return PlainExchange(credentials)
     return ScramExchange(credentials, SCRAM_HASHES[mechanism], server_nonce)

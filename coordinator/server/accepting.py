@@ -1,4 +1,4 @@
-"""Accepting connections: in a crowd everybody who waits at a port, in one turn; with or without TLS."""
+"""Accepts connections: in a crowd all that wait at a port, in one turn; with or without TLS."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from fencepost.coordinator.server.loop import accepts_quickly
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1024
-"""How many clients may wait to be accepted."""
+"""Number of clients that may wait to be accepted."""
 HANDSHAKE_S = 20.0
 """A handshake that takes longer is given up."""
 _GOODBYE_S = 1.0
-"""How long the other side may take to say goodbye too."""
+"""Time that the peer has to close TLS on its side too, in s."""
 _RETRY_S = 1.0
 
 
 def socket_number(transport: asyncio.BaseTransport) -> int:
-    """The file descriptor of a connection; -1 if it has none any more."""
+    """Return the file descriptor of a connection; -1 without one any more."""
     connected = transport.get_extra_info("socket")
     return -1 if connected is None else int(connected.fileno())
 
 
 class Acceptor:
-    """Makes a connection of each client that comes to a listening socket, from now on until it is closed.
+    """Makes a connection of each client that connects to a listening socket, until it is closed.
 
-    With `tls` there is a handshake first, of those whom `admits` lets in. `on_failed` is told of a client
-    that did not come through it, and why.
+    With `tls` there is a handshake first, for the clients that `admits` allows. `on_failed` is called with a
+    client whose handshake failed, and the reason.
 
-    Loops accept in their own ways, and some a single client a turn: one that comes while a thousand others
-    are served would wait for seconds. Unless it `is_crowded` there is time for the next one in the next
-    turn, and to find out that nobody else waits takes longer than to accept. Until then uvloop accepts by
-    itself, without TLS: it needs half the time of what can be done from outside.
+    Event loops accept in different ways, some one client per turn. With those, a client would wait for
+    seconds while a thousand others are served. Unless it `is_crowded`, one client per turn is enough: to find
+    out that no other client waits takes longer than to accept. Until then, and without TLS, uvloop accepts by
+    itself in half the time.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class Acceptor:
         self._later: asyncio.TimerHandle | None = None
         self._one_by_one: asyncio.Task[None] | None = None
         self._few: asyncio.Server | None = None
-        """While the loop accepts by itself."""
+        """The server with which the loop accepts by itself, if it does."""
         listening.setblocking(False)
 
     async def open(self) -> None:
-        """Begin.
+        """Start accepting.
 
-        :raises OSError: if file descriptors are used up; the port is closed then.
+        :raises OSError: if there are no file descriptors left; the port is closed then.
         """
         if self._tls_options or self._is_crowded() or not accepts_quickly(self._loop):
             self._listen()
         else:
             try:
-                mine = self._listening.dup()  # the loop closes what it is given
+                mine = self._listening.dup()  # the loop closes the socket that it is given
             except OSError:
                 self._listening.close()
                 raise
@@ -86,17 +86,17 @@ class Acceptor:
 
     @property
     def port(self) -> int:
-        """The port that clients come to."""
+        """The port that clients connect to."""
         return int(self._listening.getsockname()[1])
 
     def socket_numbers(self) -> list[int]:
-        """The file descriptors of the port."""
+        """Return the file descriptors of the port."""
         listening = [self._listening, *(() if self._few is None else self._few.sockets)]
         return [each.fileno() for each in listening]
 
     @property
     def handshakes(self) -> int:
-        """How many clients shake hands."""
+        """Number of clients in a TLS handshake."""
         return len(self._under_way) if self._tls_options else 0
 
     def _make_one_of_few(self) -> asyncio.BaseProtocol:
@@ -114,7 +114,7 @@ class Acceptor:
         self._later = None
         try:
             self._loop.add_reader(self._listening, self._accept)
-        except RuntimeError:  # the usual loop of Windows has none
+        except RuntimeError:  # the usual loop of Windows has no readers
             self._one_by_one = self._loop.create_task(self._accept_one_by_one())
 
     async def _accept_one_by_one(self) -> None:
@@ -130,7 +130,7 @@ class Acceptor:
             for _ in range(BACKLOG if self._is_crowded() else 1):
                 self._begin(*self._listening.accept())
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            pass  # nobody else waits, or went again
+            pass  # no other client waits, or it hung up
         except OSError as error:  # file descriptors or memory are used up
             self._loop.remove_reader(self._listening)
             self._later = self._loop.call_later(_RETRY_S, self._listen)
@@ -168,16 +168,16 @@ class Acceptor:
                 self._on_failed(peer, f"no TLS handshake: {reason}")
 
     def give_up(self) -> None:
-        """Cut off those who still shake hands."""
+        """Cut off clients in a handshake."""
         for task in self._under_way if self._tls_options else ():
             task.cancel()
 
     async def close(self) -> None:
-        """Listen no more. Those who were accepted are connected when this returns, or cut off."""
+        """Stop listening. Accepted clients are connected when this returns, or cut off."""
         if self._few is not None:
             self._few.close()
             self._few = None
-            await asyncio.sleep(0)  # in this turn those are connected whom it has accepted
+            await asyncio.sleep(0)  # its accepted clients are connected in this turn
         elif self._one_by_one is not None:
             self._one_by_one.cancel()
         elif self._later is not None:

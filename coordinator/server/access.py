@@ -13,10 +13,10 @@ from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE, check_user
 
 
 def users_from(words: Sequence[str], file: Path | None) -> dict[str, str]:
-    """Passwords by user: of NAME:PASSWORD, of NAME with the environment's password, and of a file's lines.
+    """Return passwords by user: from NAME:PASSWORD, NAME with the environment's password, and a file's lines.
 
-    :raises FencepostError: for a word or a line that is none of that, and for a file without a user, since
-        no users at all stands for a server that takes anybody; the text holds no password.
+    :raises FencepostError: for any other word or line, and for a file without a user, because a server
+        without users accepts every client; the text contains no password.
     """
     users: dict[str, str] = {}
     for where, name, password in (*_from_words(words), *_from_file(file)):
@@ -25,7 +25,7 @@ def users_from(words: Sequence[str], file: Path | None) -> dict[str, str]:
         except FencepostError as error:
             raise FencepostError(f"{where}: {error}") from None
         if name in users:
-            raise FencepostError(f"{where}: user {name!r} is there twice")
+            raise FencepostError(f"{where}: user {name!r} is given twice")
         users[name] = password
     return users
 
@@ -44,7 +44,7 @@ def _from_words(words: Sequence[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
-    """A line a user; empty lines and those that start with # are left out."""
+    """Yield one user per line; empty lines and lines that start with # are left out."""
     if file is None:
         return
     try:
@@ -65,7 +65,7 @@ def _from_file(file: Path | None) -> Iterator[tuple[str, str, str]]:
 def tls_from(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
     """Return the server's side of TLS; None without a certificate.
 
-    :raises FencepostError: if the files are none of that, or there is a key alone.
+    :raises FencepostError: if the files do not fit, or there is a key alone.
     """
     if certificate is None:
         if key is not None:
@@ -98,7 +98,7 @@ def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise FencepostError(f"{where}: the key belongs to another certificate") from None
         expected = "a PEM certificate, and the PEM key that belongs to it"
-        raise FencepostError(f"{where}: {error.reason or 'can not be read'}; expected {expected}") from None
+        raise FencepostError(f"{where}: {error.reason or 'cannot be read'}; expected {expected}") from None
     return context
 
 

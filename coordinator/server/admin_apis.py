@@ -1,4 +1,4 @@
-"""Answers to CreateTopics, DeleteTopics and CreatePartitions."""
+"""Handlers of CreateTopics, DeleteTopics and CreatePartitions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def _repeated(names: Iterable[_Name]) -> frozenset[_Name]:
 
 
 class _Places(NamedTuple):
-    """How many partitions a topic has, how many replicas of each, and on which brokers if that was said."""
+    """The number of partitions of a topic, the number of replicas of each, and their brokers if the request
+    names them."""
 
     partitions: int
     replicas: int
@@ -65,7 +66,7 @@ class _Plan(NamedTuple):
 def create_topics(
     services: Services, request: administration.CreateTopicsRequest, asked: Asked
 ) -> Work[administration.CreateTopicsResponse]:
-    """Each topic by itself, once; a request for too many partitions creates none."""
+    """Create each topic by itself, once; a request for too many partitions creates no topic."""
     if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:
         yield 1
         refused = ProtocolError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_RECORDS)
@@ -100,7 +101,8 @@ def create_topics(
 def _too_large(
     services: Services, topics: Iterable[NewTopic], plans: Iterable[_Plan | ProtocolError]
 ) -> str | None:
-    """What is too large about a request, in Kafka's words: its controller writes so many records at once."""
+    """Return the reason why a request is too large, in Kafka's words. Its controller limits the records of a
+    request."""
     partitions = 0
     for topic in topics:
         count = services.new_topics.num_partitions if topic.partitions == DEFAULT else topic.partitions
@@ -130,7 +132,7 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
     if not isinstance(plan, ProtocolError) and not validate_only:
         try:
             services.cluster.check_room(plan.places.partitions)
-            if name in services.cluster.image.by_name:  # others had turns since it was planned
+            if name in services.cluster.image.by_name:  # other requests ran since it was planned
                 services.cluster.check_new_name(name)
         except ProtocolError as error:
             plan = error
@@ -170,7 +172,7 @@ def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
 
 
 def _places_of(services: Services, topic: NewTopic) -> _Places:
-    """What a request wants.
+    """Return the partitions and replicas that a request wants.
 
     :raises ProtocolError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT or
         INVALID_REQUEST.
@@ -254,7 +256,7 @@ def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int
 def delete_topics(
     services: Services, request: administration.DeleteTopicsRequest, asked: Asked
 ) -> Work[administration.DeleteTopicsResponse]:
-    """Each topic by itself; one that is named twice stays, and is answered once."""
+    """Delete each topic by itself; a topic that is named twice is not deleted, and has one result."""
     if not services.new_topics.delete_topic_enable:
         return _deletion_disabled(request, asked.context.api_version)
     named = Counter(filter(_is_plain, request.topics))
@@ -267,9 +269,9 @@ def delete_topics(
     for reference in request.topics:
         times = named.pop(reference, 0)
         if times == 0 and _is_plain(reference):
-            continue  # it was answered
+            continue  # it has a result
         if reference.name is None and reference.topic_id in both_ways:
-            continue  # its name is answered
+            continue  # its name has a result
         answers.append(_delete(services, reference, times > 1, both_ways))
         yield CHANGE if answers[-1].error_code is ErrorCode.NONE else 1
     return administration.DeleteTopicsResponse(topics=tuple(answers))
@@ -278,7 +280,7 @@ def delete_topics(
 def _deletion_disabled(
     request: administration.DeleteTopicsRequest, api_version: int
 ) -> administration.DeleteTopicsResponse:
-    """The response of a broker with `delete.topic.enable=false`."""
+    """Return the response of a broker with `delete.topic.enable=false`."""
     code = ErrorCode.INVALID_REQUEST
     if api_version >= _DELETION_DISABLED_FROM:
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -326,7 +328,7 @@ def _delete(
 def create_partitions(
     services: Services, request: administration.CreatePartitionsRequest, asked: Asked
 ) -> Work[administration.CreatePartitionsResponse]:
-    """Each topic by itself, once; a request for too many partitions creates none."""
+    """Grow each topic by itself, once; a request for too many partitions creates no partition."""
     twice = _repeated(topic.name for topic in request.topics)
     grown = {topic.name: topic for topic in request.topics}
     if _added(services, grown.values()) > MAX_PARTITIONS_PER_REQUEST:
@@ -346,7 +348,7 @@ def create_partitions(
 
 
 def _added(services: Services, grown: Iterable[GrownTopic]) -> int:
-    """How many partitions would be created, if each topic may have as many as it is to have."""
+    """Return the number of partitions to create, without topics whose new count is not allowed."""
     known = services.cluster.image.by_name
     counts = ((topic.count, known[topic.name].partitions) for topic in grown if topic.name in known)
     return sum(count - before for count, before in counts if before < count <= MAX_PARTITIONS)
@@ -373,6 +375,6 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
             services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
         return CreatedPartitions(name=grown.name)
     except ProtocolError as error:
-        # Kafka says no more than the code of a topic that there is not.
+        # For a topic that does not exist, Kafka sends only the code.
         message = None if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return CreatedPartitions(name=grown.name, error_code=error.code, error_message=message)

@@ -44,21 +44,20 @@ from fencepost.coordinator.server.turns import LongRequests, WorkQueue
 Self = TypeVar("Self", bound="Brokers")
 
 Intercept = Callable[[int, Mapping[int, Handler]], Mapping[int, Handler]]
-"""Takes a broker's id and its handlers, and answers the handlers that it shall have instead."""
+"""Takes a broker's id and its handlers, and returns the handlers to use instead."""
 
 
 class Brokers:
-    """Serves the Kafka protocol on some ports of the running loop. Without a storage all is in memory.
+    """Serves the Kafka protocol on some ports of the running loop. Without a storage everything is in memory.
 
     `ports` has one port for each broker; 0 takes a free one. `hosts` has a host for each of them, if they do
-    not share `host`. Partitions and groups are spread over them.
-    `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
-    `new_topics` and `topic_defaults` are the broker's settings of topics.
-    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
-    `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
-    consumers fetch from.
-    `intercept` stands between clients and handlers; `make_hooks` and `on_state` watch the coordinators.
-    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
+    not share `host`. Partitions and groups are spread over them. `storage` keeps groups and topics, and is
+    closed with the brokers; topics in it are unchanged. `new_topics` and `topic_defaults` are the broker's
+    settings of topics. With `users`, passwords by name, clients have to log in; with `tls` they have to speak
+    TLS. `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
+    consumers fetch from. `intercept` stands between clients and handlers; `make_hooks` and `on_state` watch
+    the coordinators.
+    :raises FencepostError: for a topic that Kafka would refuse, or an invalid user.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Brokers:
         self.transactions = TransactionCoordinators(self.cluster, self.groups, storage)
         self.clock: ServerClock | None = None
         self.services: tuple[Services, ...] = ()
-        """What answers on each broker, once started."""
+        """The services of each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
         self._intercept = intercept
         self.new_topics = new_topics
@@ -124,7 +123,7 @@ class Brokers:
     async def start(self) -> None:
         """Load the groups and listen.
 
-        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
+        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is not one of this machine.
         :raises InconsistentRecord: if the journal is broken.
         """
         load_first_answers()
@@ -176,7 +175,7 @@ class Brokers:
     async def stop_broker(self, node_id: int) -> None:
         """Stop one broker: its port closes, and others lead its partitions and coordinate its groups.
 
-        A partition without another replica has no leader meanwhile.
+        A partition without another replica has no leader until then.
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
         self.check_known(node_id)
@@ -184,7 +183,7 @@ class Brokers:
         if node_id not in running:
             raise FencepostError(f"broker {node_id} is stopped already")
         if running == [node_id]:
-            raise FencepostError(f"broker {node_id} is the last one that runs: close all of them instead")
+            raise FencepostError(f"broker {node_id} is the last running one: close all of them instead")
         self.cluster.stopped |= {node_id}
         following = self.cluster.running_from(node_id)
         for shard in self.groups.shards:
@@ -196,11 +195,11 @@ class Brokers:
         """Start a broker that was stopped, on its port. It leads its partitions again.
 
         :raises FencepostError: if there is no such broker, or it runs.
-        :raises EnvironmentLacks: if its port is taken meanwhile.
+        :raises EnvironmentLacks: if its port was taken in the meantime.
         """
         self.check_known(node_id)
         if node_id not in self.cluster.stopped:
-            raise FencepostError(f"broker {node_id} runs already")
+            raise FencepostError(f"broker {node_id} is running already")
         await self._listen(self.services[node_id - 1], self._listeners[node_id - 1])
         self.cluster.stopped -= {node_id}
 
@@ -214,7 +213,7 @@ class Brokers:
             raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
 
     def restart(self) -> None:
-        """Die and come back at once: connections break, and the groups are loaded from the journal.
+        """Stop and start again: connections break, and the groups are loaded from the journal.
 
         :raises InconsistentRecord: if the journal is broken.
         """
@@ -240,13 +239,13 @@ class Brokers:
             is_over = due_ms is None
             self.clock.advance_to(end_ms if due_ms is None else due_ms)
             before_each(end_ms)
-            # Also those that are not due: their timers were set by the clock as it was.
+            # Also shards without due timers: their timers were set by the old time.
             self.groups.run_due()
             self.transactions.run_due()
         self.cleaner.run()
 
     async def close(self) -> None:
-        """Stop listening and close all connections. Clients are told nothing, as when brokers die."""
+        """Stop listening and close all connections. Clients get no message, as when brokers die."""
         self.cleaner.close()
         self._work_queue.close()
         self.transactions.close()
@@ -265,7 +264,7 @@ class Brokers:
             self.cleaner.settings_changed()
 
     def _storage_failed(self) -> None:
-        """Nobody may hear of what is not on disk: hang up, and serve no more."""
+        """Close all connections and stop serving: clients must not learn of data that is not on disk."""
         for listener in self._listeners:
             listener.drop()
         self._failed.set()
@@ -273,8 +272,8 @@ class Brokers:
     async def serve(self, on_ready: Callable[[Brokers], None]) -> None:
         """Serve until cancelled; `on_ready` is called once, when connections are accepted.
 
-        :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text
-            says what to do.
+        :raises EnvironmentLacks: if the address can't be listened on, or the storage accepts no more data;
+            the text says what to do.
         """
         async with self:
             on_ready(self)
@@ -301,7 +300,7 @@ class Brokers:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client's setting `bootstrap.servers` takes."""
+        """The value for a client's setting `bootstrap.servers`."""
         return ",".join(listener.address for listener in self._listeners)
 
     @property

@@ -1,4 +1,4 @@
-"""Deletes and compacts what the settings of topics say shall not be kept, in slices beside other work."""
+"""Deletes and compacts records as the settings of topics demand, in slices between other work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACTING = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
 
 
 class Cleaner:
-    """Goes round the logs of topics that were told what to keep; while there is none it sleeps."""
+    """Cleans in rounds the logs of topics with retention or compaction; without such topics it sleeps."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -34,15 +34,15 @@ class Cleaner:
         self._work_queue = WorkQueue()
         self._is_cleaning = False
         self._acts_on_all = cluster.topic_defaults.inherits(_ACTING)
-        """True if the broker's own settings say what topics keep."""
+        """True if the broker's own settings limit what all topics keep."""
 
     def start(self, clock: ServerClock) -> None:
-        """From now on."""
+        """Start cleaning."""
         self._clock = clock
         self.settings_changed()
 
     def close(self) -> None:
-        """No more."""
+        """Stop cleaning."""
         self._clock = None
         self._work_queue.close()
         if self._timer is not None:
@@ -72,7 +72,7 @@ class Cleaner:
         at_once(self._cleaning())
 
     def _cleaning(self) -> Sliced[None]:
-        """One round. A log that can't be cleaned is told, and the others have their turn."""
+        """Run one round. A log that can't be cleaned is logged, and the others are still cleaned."""
         if self._clock is None:
             return
         now_ms = self._clock.now_ms()
@@ -81,7 +81,7 @@ class Cleaner:
                 try:
                     yield from self._clean(topic, partition, each, configs, now_ms)
                 except Exception as error:
-                    # Whatever is wrong with one log, the others must not grow for ever.
+                    # If one log has a problem, the others must still not grow forever.
                     log.warning("log_not_cleaned", topic=topic.name, partition=partition, reason=str(error))
 
     def _configured(self) -> list[tuple[Topic, Mapping[str, str]]]:

@@ -1,4 +1,4 @@
-"""The cluster behind the endpoint: its topics, their logs, and who serves what."""
+"""The cluster behind the endpoint: its topics, their logs, and the brokers that serve them."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ MAX_PARTITIONS = 100_000
 MAX_CLUSTER_PARTITIONS = 100_000
 """The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
-"""So many producer ids are put on record together, as Kafka does: a restart leaves a gap."""
+"""Number of producer ids that are recorded together, as in Kafka: a restart leaves a gap."""
 NO_LEADER = -1
-"""The leader of a partition none of whose replicas runs."""
+"""The leader of a partition whose replicas are all stopped."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
 def new_topic_id() -> TopicId:
-    """An id that no topic had before."""
+    """Return a fresh topic id."""
     while True:
         topic_id = topic_id_from_uuid(uuid.uuid4())
         if not topic_id.startswith("-"):
-            # Kafka avoids ids that a command line would take for an option.
+            # Kafka avoids ids that look like an option on a command line.
             return topic_id
 
 
@@ -68,7 +68,7 @@ def check_topic_name(name: str) -> None:
 
 
 def _unified(name: str) -> str:
-    """The name as metrics show it: names must differ in it."""
+    """Return the name as metrics show it; names must differ in this form."""
     return name.replace(".", "_")
 
 
@@ -98,15 +98,15 @@ def check_replicas(replicas: int, brokers: int) -> None:
 
 
 def _seen_from(local_host: str, node: Node) -> Node:
-    """A broker that listens everywhere has no address of its own to tell."""
+    """Return the broker with an address to tell: one that listens on all addresses has none of its own."""
     return msgspec.structs.replace(node, host=local_host) if node.host in _WILDCARDS else node
 
 
 class KafkaCluster:
     """Topics and logs, shared by all brokers of the cluster.
 
-    `on_change` is called with the new image after each change of the topics. With a `storage` the cluster is
-    what was stored there, and what changes is. `topic_defaults` are the settings that topics inherit.
+    `on_change` is called with the new image after each change of the topics. With a `storage`, the cluster is
+    loaded from it, and changes are stored. `topic_defaults` are the settings that topics inherit.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class KafkaCluster:
         self.topic_defaults = topic_defaults
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
-        """All brokers, those that are stopped too."""
+        """All brokers, including stopped ones."""
         self.stopped: frozenset[int] = frozenset()
         """The ids of the brokers that are stopped."""
         self.replica_selector: ReplicaSelector | None = None
@@ -126,9 +126,9 @@ class KafkaCluster:
         """The topics of that image under their names with '_' in place of '.'."""
         self.on_change: Callable[[TopicsImage], None] = lambda image: None
         self.configs: dict[ConfigKey, Mapping[str, str]] = {}
-        """What was set on resources, by Kafka's names."""
+        """The settings that were set on resources, by Kafka's names."""
         self.on_configs: Callable[[ConfigKey, Mapping[str, str]], None] = lambda key, entries: None
-        """Called with what is set on a resource from now on."""
+        """Called with the new settings of a resource."""
         self._storage = storage
         self._logs: dict[TopicId, dict[int, PartitionLog]] = {}
         self._log_starts: dict[LogStartKey, int] = {}
@@ -170,7 +170,7 @@ class KafkaCluster:
 
     @property
     def log_folder(self) -> Path | None:
-        """The folder whose disk keeps the logs; None if only memory does."""
+        """The folder whose disk keeps the logs; None if they are only in memory."""
         storage = self._storage
         return storage.folder if storage is not None and storage.keeps_records else None
 
@@ -187,27 +187,28 @@ class KafkaCluster:
         return tuple(node for node in self.nodes if node.node_id not in self.stopped)
 
     def running_from(self, node_id: int) -> int:
-        """The broker itself if it runs, otherwise the next one that does."""
+        """Return the broker itself if it runs, otherwise the next one that runs."""
         ids = [node.node_id for node in self.nodes]
         place = ids.index(node_id)
         return next(each for each in ids[place:] + ids[:place] if each not in self.stopped)
 
     def leader_id(self, topic: Topic, partition: int) -> int:
-        """The broker that serves a partition: its first replica that runs; NO_LEADER if none does."""
+        """Return the broker that serves a partition: its first replica that runs; NO_LEADER if all are
+        stopped."""
         if not self.stopped:
             placed = self._placed(topic, partition)
             return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
         return next(iter(self.in_sync_ids(topic, partition)), NO_LEADER)
 
     def in_sync_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """The replicas of a partition that are in sync: those that run. The leader is the first."""
+        """Return the in-sync replicas of a partition: those that run. The leader is the first."""
         replicas = self.replica_ids(topic, partition)
         if not self.stopped:
             return replicas
         return tuple(node_id for node_id in replicas if node_id not in self.stopped)
 
     def preferred_read_replica(self, topic: Topic, partition: int, rack_id: str) -> int:
-        """The follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader."""
+        """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader."""
         if self.replica_selector is None or not rack_id:
             return NO_REPLICA
         in_sync = self.in_sync_ids(topic, partition)
@@ -215,7 +216,7 @@ class KafkaCluster:
         return preferred_read_replica(self.replica_selector, rack_id, nodes, in_sync[0])
 
     def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """The brokers on which a partition is told to be, its leader first.
+        """Return the brokers of a partition's replicas, its leader first.
 
         There may be fewer brokers than when the topic was created.
         """
@@ -225,22 +226,23 @@ class KafkaCluster:
         )
 
     def _placed(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """Where a partition was placed by hand, as far as these brokers are there."""
+        """Return the brokers on which a partition was placed by request, without those that do not exist
+        here."""
         if partition >= len(topic.assignments):
             return ()
         known = {node.node_id for node in self.nodes}
         return tuple(node_id for node_id in topic.assignments[partition] if node_id in known)
 
     def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
-        """The running brokers under addresses that a client which came in through `local_host` can reach."""
+        """Return the running brokers under addresses that a client connected to `local_host` can reach."""
         return tuple(_seen_from(local_host, node) for node in self.running)
 
     def node_seen_from(self, local_host: str, node_id: int) -> Node:
-        """One of them."""
+        """Return one broker under such an address."""
         return _seen_from(local_host, next(node for node in self.nodes if node.node_id == node_id))
 
     def next_producer_id(self) -> int:
-        """A producer id that nobody had before."""
+        """Return a fresh producer id."""
         if self._next_producer_id >= self._producer_ids_end:
             self._producer_ids_end = self._next_producer_id + PRODUCER_IDS_AT_ONCE
             self._write(ClusterRecord(ProducerIdsKey(), ProducerIdsValue(self._producer_ids_end)))
@@ -278,7 +280,7 @@ class KafkaCluster:
                 )
 
     def check_room(self, partitions: int) -> None:
-        """Refuse so many more partitions if the cluster would have too many.
+        """Refuse new partitions if the cluster would have too many.
 
         :raises ProtocolError: POLICY_VIOLATION.
         """
@@ -286,7 +288,7 @@ class KafkaCluster:
         if present + partitions > MAX_CLUSTER_PARTITIONS:
             raise ProtocolError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{present} partitions are there and {partitions} would be added, expected at most "
+                f"{present} partitions exist and {partitions} would be added, expected at most "
                 f"{MAX_CLUSTER_PARTITIONS} in all (MAX_CLUSTER_PARTITIONS): delete topics, or ask for fewer",
             )
 
@@ -300,7 +302,7 @@ class KafkaCluster:
     ) -> tuple[Topic, ...]:
         """Create topics that were checked.
 
-        How many `replicas` each partition has is told to clients; there is one log.
+        Clients see `replicas` replicas of each partition; there is one log.
         """
         created = tuple(
             Topic(
@@ -343,7 +345,7 @@ class KafkaCluster:
             log.close()
 
     def configs_of(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """What was set on a resource."""
+        """Return the settings that were set on a resource."""
         return self.configs.get(ConfigKey(resource_type, name), {})
 
     def set_configs(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
@@ -376,11 +378,11 @@ class KafkaCluster:
         return self.topic_defaults.setting_of(configs, "cleanup.policy").strip() == "compact"
 
     def logs_of(self, topic: Topic) -> list[tuple[int, PartitionLog]]:
-        """The logs of a topic's partitions that were touched, by their numbers."""
+        """Return the logs of a topic's partitions that exist already, by their numbers."""
         return sorted(self._logs.get(topic.topic_id, {}).items())
 
     def delete_records(self, topic: Topic, partition: int, offset: int) -> int:
-        """Let a log start at an offset, -1 for its end; where it starts now.
+        """Move the start of a log to an offset, -1 for its end; return the new start.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION or OFFSET_OUT_OF_RANGE.
         """
@@ -393,7 +395,7 @@ class KafkaCluster:
         return start
 
     def check_growth(self, topic: Topic, partitions: int) -> None:
-        """Refuse what is no growth.
+        """Refuse a partition count that is not larger.
 
         :raises ProtocolError: INVALID_PARTITIONS.
         """
@@ -410,7 +412,7 @@ class KafkaCluster:
     def grow_topic(
         self, topic: Topic, partitions: int, assignments: tuple[tuple[int, ...], ...] = ()
     ) -> None:
-        """Give a topic more partitions, on these brokers if they are placed by hand.
+        """Give a topic more partitions, on these brokers if they are placed manually.
 
         :raises ProtocolError: INVALID_PARTITIONS, unless there are more than before.
         """
@@ -441,19 +443,19 @@ class KafkaCluster:
         self.on_change(image)
 
     def name_of(self, topic_id: TopicId) -> str | None:
-        """The name of the topic with that id, if there is one."""
+        """Return the name of the topic with that id, if there is one."""
         topic = self.image.by_id.get(topic_id)
         return None if topic is None else topic.name
 
     def topic_of(self, reference: OfTopic[Any]) -> Topic:
-        """The topic that a request means.
+        """Return the topic that a request means.
 
         :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
         """
         return self.find(reference.name, reference.topic_id)
 
     def find(self, name: str | None, topic_id: TopicId | None) -> Topic:
-        """The topic of that name, or of that id when there is no name.
+        """Return the topic of that name, or of that id when there is no name.
 
         :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -479,7 +481,7 @@ class KafkaCluster:
             )
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of one partition, made when it is touched first.
+        """Return the log of one partition, which is created on first use.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION.
         """

@@ -1,4 +1,4 @@
-"""Answers to ApiVersions, Metadata, FindCoordinator, DescribeCluster and DescribeTopicPartitions."""
+"""Handlers of ApiVersions, Metadata, FindCoordinator, DescribeCluster and DescribeTopicPartitions."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 def api_versions(
     services: Services, request: cluster.ApiVersionsRequest, asked: Asked
 ) -> cluster.ApiVersionsResponse:
-    """The registry decides. Clients that say who they are do so in words that metrics can bear (KIP-511)."""
+    """Return the versions in the registry. A client that names itself must use a valid name and version
+    (KIP-511)."""
     if asked.context.api_version >= _NAMED_FROM and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
@@ -52,7 +53,7 @@ def api_versions(
 def metadata(
     services: Services, request: cluster.MetadataRequest, asked: Asked
 ) -> Work[cluster.MetadataResponse]:
-    """The brokers, and all topics or those that are named; one that is named may be created."""
+    """Return the brokers, and all topics or the named ones; a named topic may be created."""
     found: list[TopicMetadata] = []
     if request.topics is None:
         for topic in services.cluster.image.by_name.values():
@@ -63,7 +64,7 @@ def metadata(
         return _senseless(request.topics)
     else:
         create = services.new_topics.auto_create_topics_enable and request.allow_auto_topic_creation
-        # Where one is asked for by its id, those that are not are left out.
+        # If the request has a topic by id, topics by name are left out.
         by_id = [each for each in request.topics if each.topic_id is not None]
         for each in dict.fromkeys(by_id or request.topics):
             found.append(_wanted(services, each, create))
@@ -83,12 +84,13 @@ def metadata(
 
 
 def _is_senseless(topic: TopicReference, api_version: int) -> bool:
-    """Versions 10 and 11 have ids, but answer names only."""
+    """Return true if the reference is not valid in this version. Versions 10 and 11 have ids, but look up
+    names only."""
     return topic.topic_id is not None if topic.name is not None else api_version < _BY_ID_FROM
 
 
 def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
-    """None of a request's topics is answered when one makes no sense."""
+    """Return an error for all topics of a request, because one reference is not valid."""
     code = ErrorCode.INVALID_REQUEST
     return cluster.MetadataResponse(
         topics=tuple(TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics)
@@ -96,14 +98,14 @@ def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
 
 
 def _place(topic: TopicMetadata) -> int:
-    """Kafka tells of unknown ids first, then of topics, then of unknown names."""
+    """Return the position in Kafka's order: unknown ids first, then topics, then unknown names."""
     if topic.error_code is ErrorCode.NONE:
         return 1
     return 0 if topic.name is None else 2
 
 
 def _with_operations(topic: TopicMetadata) -> TopicMetadata:
-    """Nobody is refused anything here; of an id that is unknown nothing is told."""
+    """Return the topic with all operations allowed; a topic with an unknown id has no operations."""
     if topic.name is None:
         return topic
     return msgspec.structs.replace(topic, authorized_operations=TOPIC_OPERATIONS)
@@ -156,7 +158,7 @@ def _partition(services: Services, topic: Topic, number: int) -> PartitionMetada
 def find_coordinator(
     services: Services, request: cluster.FindCoordinatorRequest, asked: Asked
 ) -> Work[cluster.FindCoordinatorResponse]:
-    """Groups and transactions have a coordinator here; share groups have none. Each key is answered once."""
+    """Return coordinators of groups and transactions, but not of share groups. Each key has one result."""
     found = []
     for key in dict.fromkeys(request.keys):
         found.append(_found(services, key, request.key_type, asked))
@@ -181,7 +183,7 @@ def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster
 def describe_cluster(
     services: Services, request: cluster.DescribeClusterRequest, asked: Asked
 ) -> cluster.DescribeClusterResponse:
-    """Brokers only; whoever wants controllers asked the wrong endpoint (KIP-919)."""
+    """Return brokers only; a client that wants controllers used the wrong endpoint (KIP-919)."""
     match request.endpoint_type:
         case 1:
             return cluster.DescribeClusterResponse(

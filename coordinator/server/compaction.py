@@ -17,16 +17,16 @@ _RECORD_BYTES: Final = 256
 
 
 class Compaction:
-    """Goes over closed batches, in passes: each remembers keys from where the last one ended.
+    """Compacts closed batches in passes; each pass remembers keys from where the previous one ended.
 
     A tombstone that is older than `tombstones_from_ms` is removed.
     """
 
     def __init__(self, tombstones_from_ms: int) -> None:
         self.has_tombstones = False
-        """True if a tombstone stays that a later compaction will remove."""
+        """True if a tombstone is left that a later compaction will remove."""
         self.unreadable: set[int] = set()
-        """The base offsets of batches that can't be read; they stay."""
+        """The base offsets of batches that can't be read; they are kept."""
         self._tombstones_from_ms = tombstones_from_ms
         self._newest: dict[bytes, int] = {}
         self._end: int | None = None
@@ -34,7 +34,8 @@ class Compaction:
         self._work = 0
 
     def remember(self, closed: Sequence[bytes], start: int) -> Sliced[int | None]:
-        """Note the newest offset of each key from `start` on; the offset at which the next pass starts.
+        """Note the newest offset of each key from `start` on; return the offset at which the next pass
+        starts.
 
         It is None after the last batch.
         """
@@ -59,7 +60,8 @@ class Compaction:
         return None
 
     def replace(self, closed: Sequence[bytes]) -> Sliced[dict[int, bytes | None]]:
-        """Return the batches that lose records, by their base offsets; None for one that loses all."""
+        """Return the batches that lose records, by their base offsets; None for a batch that loses all
+        records."""
         replaced: dict[int, bytes | None] = {}
         for batch in closed:
             found = yield from self._opened(batch)
@@ -104,7 +106,7 @@ class Compaction:
         return found
 
     def _is_long(self, records: int) -> bool:
-        """True if others should have a turn after so much more work."""
+        """Count work, and return true if other work should run now."""
         self._work += records
         if self._work < SLICE_RECORDS:
             return False

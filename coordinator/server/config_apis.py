@@ -1,4 +1,4 @@
-"""Answers to DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""Handlers of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fencepost.coordinator.server.turns import CHANGE, Work, in_turns
 MAX_DESCRIBED_RESOURCES = 5_000
 """The most resources in one DescribeConfigs: even a group that does not exist has all settings."""
 _DESCRIPTION = 250
-"""What it costs to describe one resource, in elements of a request."""
+"""Cost of describing one resource, in elements of a request."""
 _KINDS = frozenset(ResourceType)
 _MILLISECONDS = {
     setting.topic_setting: tuple(
@@ -55,7 +55,8 @@ _MILLISECONDS = {
 def describe_configs(
     services: Services, request: administration.DescribeConfigsRequest, asked: Asked
 ) -> Work[administration.DescribeConfigsResponse]:
-    """What was set on a resource, and what holds for it otherwise; nothing if one is of no kind at all.
+    """Describe the settings of resources, own and default. No resource is described if one is of an unknown
+    type.
 
     A resource that is named twice in the same words is described once.
     """
@@ -104,7 +105,7 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
     return DescribedConfigs(
         resource_type=resource.resource_type,
         name=resource.name,
-        error_message="",  # where there is none other answers have null
+        error_message="",  # without an error, other responses have null
         entries=tuple(wanted)
         if include_synonyms
         else tuple(msgspec.structs.replace(entry, synonyms=()) for entry in wanted),
@@ -142,7 +143,7 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
 
 
 def topic_entries(configs: Mapping[str, str], defaults: TopicDefaults) -> tuple[ConfigEntry, ...]:
-    """All settings of a topic on which these were set; `defaults` are those that it inherits."""
+    """Return all settings of a topic with these settings; `defaults` are those that it inherits."""
     return tuple(
         _entry(name, configs, ConfigSource.DYNAMIC_TOPIC, _default_of(name, setting, defaults))
         for name, setting in TOPIC_SETTINGS.items()
@@ -150,7 +151,7 @@ def topic_entries(configs: Mapping[str, str], defaults: TopicDefaults) -> tuple[
 
 
 def _default_of(name: str, setting: TopicSetting, defaults: TopicDefaults) -> ConfigEntry:
-    """The value that a topic inherits, with the broker's settings that give it.
+    """Return the value that a topic inherits, with the broker's settings that give it.
 
     Like Kafka it names no setting in minutes or hours.
     """
@@ -174,7 +175,7 @@ def _default_of(name: str, setting: TopicSetting, defaults: TopicDefaults) -> Co
 def _entry(
     name: str, configs: Mapping[str, str], source: ConfigSource, otherwise: ConfigEntry
 ) -> ConfigEntry:
-    """A setting of a resource on which these were set; `otherwise` is what holds if it is not among them."""
+    """Return a setting of a resource with these settings; `otherwise` applies if it is not set."""
     value = configs.get(name)
     return ConfigEntry(
         name=name,
@@ -215,7 +216,7 @@ def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
 
 
 def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
-    """What holds for topics that say nothing else, under the names of the brokers' settings."""
+    """Return the defaults of topics, under the names of the brokers' settings."""
     defaults = services.cluster.topic_defaults
     inherited = (
         msgspec.structs.replace(_default_of(name, TOPIC_SETTINGS[name], defaults), name=broker_name)
@@ -236,7 +237,7 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
 
 
 def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
-    """The settings of one broker about its rack and the replicas that consumers fetch from."""
+    """Return the settings of one broker about its rack and the replicas that consumers fetch from."""
     rack = next(node.rack for node in services.cluster.nodes if str(node.node_id) == name)
     return tuple(
         ConfigEntry(
@@ -268,14 +269,14 @@ def _type_of(value: object) -> ConfigType:
 def alter_configs(
     services: Services, request: administration.AlterConfigsRequest, asked: Asked
 ) -> Work[administration.AlterConfigsResponse]:
-    """Each resource by itself."""
+    """Change each resource by itself."""
     times = Counter((resource.resource_type, resource.name) for resource in request.resources)
     results = []
     for resource in request.resources:
         code, message = ErrorCode.NONE, None
         try:
             if times[resource.resource_type, resource.name] > 1:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} comes twice")
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is named twice")
             _check_kind(resource.resource_type)
             changed = _changed(services, resource, incremental=request.incremental)
             entries = _read(services, resource, changed)
@@ -306,14 +307,14 @@ def _check_kind(kind: int) -> None:
 
 
 def _kind_name(kind: int) -> str:
-    """The name of a resource's type, such as `broker logger`."""
+    """Return the name of a resource's type, such as `broker logger`."""
     if kind not in _KINDS:
         return f"unknown ({kind})"
     return ResourceType(kind).name.lower().replace("_", " ")
 
 
 def _read(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> Mapping[str, str]:
-    """These settings as they are set on the resource.
+    """Return these settings as they are set on the resource.
 
     :raises ProtocolError: if there is no such resource, or a setting is wrong.
     """
@@ -334,9 +335,9 @@ def _read(services: Services, resource: ChangedResource, entries: Mapping[str, s
 
 
 def _changed(services: Services, resource: ChangedResource, *, incremental: bool) -> dict[str, str]:
-    """What is set on the resource after the changes.
+    """Return the settings of the resource after the changes.
 
-    :raises ProtocolError: INVALID_REQUEST or INVALID_CONFIG for a change that makes no sense.
+    :raises ProtocolError: INVALID_REQUEST or INVALID_CONFIG for an invalid change.
     """
     if max(Counter(change.name for change in resource.changes).values(), default=1) > 1:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -366,12 +367,12 @@ def _lacks_value(change: ConfigChange) -> bool:
 
 
 def _elements(value: str) -> list[str]:
-    """As Java splits it: only at its end empty elements are left out."""
+    """Split the text as Java does: only empty elements at its end are left out."""
     return value.rstrip(",").split(",") if value.strip(",") or not value else []
 
 
 def _in_list(change: ConfigChange, entries: Mapping[str, str]) -> str:
-    """A list with more elements, or fewer."""
+    """Return a list with more or fewer elements."""
     wanted = _elements(change.value or "")
     setting = TOPIC_SETTINGS.get(change.name)
     if setting is None or setting.config_type is not ConfigType.LIST:

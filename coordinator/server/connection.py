@@ -1,7 +1,8 @@
-"""One client's socket: frames in, answers out in the order of their requests.
+"""One client's socket: frames are read, and responses are written in the order of their requests.
 
-Like Kafka, a connection works on one request at a time: while a Fetch waits for records, what comes behind
-it waits too, and nobody else does. A client that sends much and reads nothing is not read from either.
+Like Kafka, a connection works on one request at a time. While a Fetch waits for records, later requests of
+this client wait too, but other clients do not. The server does not read from a client that sends much and
+reads nothing.
 """
 
 from __future__ import annotations
@@ -48,31 +49,32 @@ _PRODUCE_KEY = int(ApiKey.PRODUCE).to_bytes(2, "big")
 _WRITTEN_AT_ONCE = frozenset({int(ApiKey.PRODUCE)})
 """APIs whose requests are long and whose responses are short."""
 _READ_AHEAD_BYTES = 1 << 20
-"""How much of later requests is taken from the socket while one is being answered."""
+"""Number of bytes of later requests that are read from the socket while one is being answered."""
 
 _QUERY_FOLLOWS_S = 0.002
-"""How long librdkafka's question for brokers waits for its next one, which comes from another of its threads.
+"""Time that the response to librdkafka's broker query waits for the next request, from another thread, in s.
 
-Once it knows the brokers it gives up the connection on which it was to ask for its coordinator. An answer
-can be faster here than its threads are: then it waits 50 ms before it connects again and asks.
+Once librdkafka knows the brokers, it gives up the connection on which it was to ask for its coordinator. If
+the response is faster than its threads, it waits 50 ms before it connects again and asks.
 """
 
 _COORDINATOR_TOLD_S = 0.002
-"""How long librdkafka has its answer about a coordinator before it has the next one.
+"""Minimum delay between two FindCoordinator responses to librdkafka, in s.
 
-It asks several times behind a Fetch that waits. The first answer lets it give up the commit that waited for
-its coordinator, and with it the coordinator; the second one names it again, if not too early.
+librdkafka sends several of these requests behind a waiting Fetch. The first response makes it give up the
+commit that waited for its coordinator, and with it the coordinator. The second response names the coordinator
+again, unless it comes too early.
 """
 
 _ANSWERS_AT_ONCE = 64
-"""Answers are written together up to that many or a large one; writing shows whether the client reads.
+"""Responses are written together up to this number or a large one; writing shows whether the client reads.
 
-Then others have their turn, so that no client keeps the loop with many requests at once.
+Then other clients have their turn, so that no client keeps the loop busy with many requests.
 """
 
 
 class KafkaServerConnection(asyncio.Protocol):
-    """Serves one client. `on_made` and `on_lost` tell the broker, which may answer why it refuses."""
+    """Serves one client. `on_made` and `on_lost` notify the broker, which may return a reason to refuse."""
 
     __slots__ = (
         "_frames",
@@ -113,7 +115,7 @@ class KafkaServerConnection(asyncio.Protocol):
         on_lost: Callable[[KafkaServerConnection], None],
     ) -> None:
         self.client_id = ""
-        """What the client calls itself; empty until it has said so."""
+        """The client id; empty until the client has sent it."""
         self._services = services
         self._handlers = handlers
         self._repeated = repeated
@@ -135,14 +137,14 @@ class KafkaServerConnection(asyncio.Protocol):
         self._stopped = False
         self._lost = False
         self._resting = False
-        """Whether what is waited for is another turn, and not a response."""
+        """True while the connection waits for another turn, not for a response."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
         self._shortcut = handlers[_HEARTBEAT] is consumer_group_heartbeat
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is there; the broker may refuse it."""
+        """Start serving the client; the broker may refuse it."""
         self._transport = cast("asyncio.Transport", transport)
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._host = f"/{peer[0]}" if peer else "/unknown"
@@ -152,19 +154,19 @@ class KafkaServerConnection(asyncio.Protocol):
         if refusal is not None:
             self._stop(refusal)
         elif self._login is not None:
-            self._late = self._services.loop.call_later(LOGIN_S, self._stop, "nobody logged in in time")
+            self._late = self._services.loop.call_later(LOGIN_S, self._stop, "no login in time")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Whoever waits for records waits no longer."""
+        """Stop serving the client, and end its wait for records."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
-            self._log_closed(self._login.failure)  # who guesses need not wait for the refusal
+            self._log_closed(self._login.failure)  # a client may leave before the refusal
         if self._late is not None:
             self._late.cancel()
         if self._held is not None:
             self._held.cancel()
         self._lost = True
         if self._resting and not self._stopped and self._login is None:
-            # As with Kafka, producers that want no response may go when they have sent all.
+            # As in Kafka, producers that want no response may disconnect when they have sent everything.
             self._write_blocked = False
         else:
             self._stopped = True
@@ -175,16 +177,16 @@ class KafkaServerConnection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing is answered any more."""
+        """True if no response is sent any more."""
         return self._stopped or self._lost
 
     @property
     def socket_number(self) -> int:
-        """The file descriptor; -1 if there is none any more."""
+        """The file descriptor; -1 without one any more."""
         return socket_number(self._transport)
 
     def close(self) -> None:
-        """Close the connection, without a goodbye; answers that the client does not read are dropped."""
+        """Close the connection without a message; responses that the client does not read are dropped."""
         self._stopped = True
         if (
             self._transport.get_write_buffer_size()
@@ -195,7 +197,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._transport.close()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came, with any number of requests in them."""
+        """Handle received bytes, with any number of requests in them."""
         if self._stopped:
             return
         self._frames.feed(data)
@@ -205,11 +207,11 @@ class KafkaServerConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read: leave its requests alone until it does."""
+        """Stop handling requests while the client does not read."""
         self._write_blocked = True
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Handle requests again, as the client reads again."""
         self._write_blocked = False
         self._continue()
 
@@ -220,7 +222,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._work()
 
     def _work(self) -> None:
-        """Answer what is there, until a request has to wait; small answers are written together."""
+        """Handle received requests until one has to wait; small responses are written together."""
         taken = 0
         try:
             while (frame := self._next_request()) is not None:
@@ -243,7 +245,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._stopped = True
 
     def _next_request(self) -> bytes | None:
-        """The request to answer now. None if there is none, or its turn is a later one."""
+        """Return the request to handle now. None if there is no request, or its turn is a later one."""
         if self._waiting is not None or self._stopped or self._write_blocked:
             return None
         frame = self._put_off
@@ -269,12 +271,13 @@ class KafkaServerConnection(asyncio.Protocol):
         return long_requests is None or long_requests.may_take(size)
 
     def _let_go(self) -> None:
-        """No request follows: what was held for it goes out alone."""
+        """Send a response that was held for the next request, as no request follows."""
         self._held = None
         self._flush()
 
     def _flush(self) -> None:
-        """Small pieces go together; large ones are not copied for that. Nothing goes out at a shut gate."""
+        """Write responses: small pieces together, large ones without a copy. A shut gate stops all of
+        them."""
         if self._services.gate.is_shut:
             self._services.gate.when_open(self._flush)
             return
@@ -298,11 +301,11 @@ class KafkaServerConnection(asyncio.Protocol):
 
     def _log_closed(self, reason: str) -> None:
         if structlog.is_configured():
-            # An application that set up no logging wants no line on its standard output.
+            # Without a logging setup, the line would be printed to the standard output.
             log.warning("connection_closed", peer=self._peer, reason=reason)
 
     def _end(self) -> None:
-        """Close the connection behind the answers."""
+        """Close the connection after its responses."""
         if self._services.gate.is_shut:
             self._services.gate.when_open(self._end)
         else:
@@ -353,7 +356,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._answered(header.api_key, request)
 
     def _in_another_turn(self, api_key: int, reply: Any) -> Any:
-        """A response to a long request, as a future: to write it may take as long as to work it out."""
+        """Return a response to a long request as a future: writing it may take as long as computing it."""
         if isinstance(reply, asyncio.Future) or reply is NO_REPLY or api_key in _WRITTEN_AT_ONCE:
             return reply
         future = self._services.loop.create_future()
@@ -377,7 +380,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._rest(_COORDINATOR_TOLD_S)
 
     def _rest(self, seconds: float) -> None:
-        """Leave the next request alone for so long."""
+        """Delay the next request by that time."""
         self._waiting = rest = self._services.loop.create_future()
         self._resting = True
 
@@ -396,14 +399,14 @@ class KafkaServerConnection(asyncio.Protocol):
         rest.add_done_callback(done)
 
     def _take_token(self, login: Login, token: bytes) -> None:
-        """A bare token has a bare answer, and none if it is refused."""
+        """Handle a bare token: the response is bare too, and a refused token gets no response."""
         answer = login.answer(token)
         if login.failure is None:
             self._out.append(bare_token(answer.token))
         self._went_on(login)
 
     def _went_on(self, login: Login) -> None:
-        """An answer of the login is on its way: the client may be in now, or it has to go."""
+        """Continue after a response of the login: the client is logged in, has to continue, or is closed."""
         if login.failure is not None:
             self._stop(login.failure)
         elif login.is_done:
@@ -413,7 +416,8 @@ class KafkaServerConnection(asyncio.Protocol):
                 self._late.cancel()
 
     def _unsupported(self, header: RequestHeader) -> None:
-        """Only ApiVersions has an answer that every client of any version can read (KIP-511)."""
+        """Respond to an unknown version. Only ApiVersions has a response that every client can read
+        (KIP-511)."""
         if header.api_key != ApiKey.API_VERSIONS:
             raise MalformedFrame(
                 f"{api_name(header.api_key)} version {header.api_version} is not spoken here"
@@ -452,11 +456,11 @@ class KafkaServerConnection(asyncio.Protocol):
     def _failed(self) -> None:
         if self._login is None:
             log.exception("request_failed", peer=self._peer)
-        else:  # what is shown of an exception may hold what the client sent
+        else:  # the text of an exception may contain data of the client
             log.error("request_failed", peer=self._peer)
         self._stop("a request failed")
 
 
 def _is_librdkafka(client_software_name: str) -> bool:
-    """By itself, or under one of Confluent's clients."""
+    """Return true for librdkafka itself, and for Confluent's clients that use it."""
     return "rdkafka" in client_software_name or client_software_name.startswith("confluent-kafka")

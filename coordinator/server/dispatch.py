@@ -1,4 +1,4 @@
-"""Which handler answers which API."""
+"""The handler of each API."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fencepost.coordinator.server.services import Handler
 
 
 def handlers() -> Mapping[int, Handler]:
-    """The handlers of one broker; those with a memory get a fresh one."""
+    """Return the handlers of one broker; those with a memory get a fresh one."""
     return {
         ApiKey.API_VERSIONS: cluster_apis.api_versions,
         ApiKey.SASL_HANDSHAKE: login.handshake,

@@ -1,7 +1,8 @@
-"""What exists of the topics that a request names, apart from what does not.
+"""The topics of a request that exist, apart from those that do not.
 
-Kafka's broker refuses what does not exist before the coordinator sees the rest. So an answer begins with what
-is refused, and a topic that comes again, be it with what is left of it, is answered where it came first.
+Kafka's broker refuses missing topics and partitions before the coordinator sees the rest. So a response
+begins with the refused ones. A topic that the request names again, even with only some of its partitions
+left, is answered where it came first.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Found(NamedTuple, Generic[P]):
 
 
 class ExistingTopics(Generic[P]):
-    """The partitions of a request that exist; `number_of` tells which one something is about."""
+    """The partitions of a request that exist; `number_of` returns the partition number of an element."""
 
     def __init__(
         self, cluster: KafkaCluster, references: Iterable[OfTopic[P]], number_of: Callable[[P], int]
@@ -67,7 +68,7 @@ class ExistingTopics(Generic[P]):
     def answers(
         self, code_of: Callable[[TopicPartition, P], ErrorCode]
     ) -> tuple[OfTopic[PartitionError], ...]:
-        """The whole answer, from what became of everything that is said of partitions that exist."""
+        """Return the whole response, from the results of the partitions that exist."""
         answers = [
             _with(
                 reference,
@@ -98,7 +99,8 @@ def commit_existing(
     *,
     metadata_max_bytes: int,
 ) -> tuple[OfTopic[PartitionError], ...]:
-    """The answer about positions to commit; `commit` is asked what becomes of those that exist and count."""
+    """Return the response about positions to commit; `commit` returns the results of those that exist and
+    count."""
     existing = ExistingTopics(cluster, topics, attrgetter("partition"))
     offsets = that_count(((partition, one.offset) for partition, one in existing), metadata_max_bytes)
     errors = commit(offsets) if offsets else {}

@@ -1,4 +1,4 @@
-"""Fetch: reads what is there, or waits until there is enough or the time is over."""
+"""Fetch: reads available records, or waits until there are enough or the time is over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class FetchApi:
     def __call__(
         self, services: Services, request: FetchRequest, asked: Asked
     ) -> FetchResponse | asyncio.Future[FetchResponse]:
-        """The records that are asked for, now or later."""
+        """Return the records of the request, now or later."""
         name_of = services.cluster.name_of
         wanted = wanted_by(request, name_of)
         try:
@@ -63,15 +63,15 @@ class _Position(NamedTuple):
 
 class _Found(NamedTuple):
     fetched: list[Fetched]
-    """What was read, then what did not exist."""
+    """Results of partitions that were read, then of those that did not exist."""
     positions: list[_Position]
-    """Where it was read, of all partitions that there are."""
+    """Read positions of all partitions that exist."""
     size: int
     is_urgent: bool
-    """True if the client shall have the response at once: it can't read on, or shall ask another broker.
+    """True if the client shall get the response immediately: it can't read on, or shall ask another broker.
 
-    Partitions that do not exist end no wait, unless all are such, as in Kafka. A topic that was created again
-    under another id does: a client that keeps the old id fetches without a pause.
+    Missing partitions end no wait, unless all are missing, as in Kafka. A topic that was created again under
+    another id ends it: a client that keeps the old id fetches without a pause.
     """
 
 
@@ -91,9 +91,9 @@ class _Fetch:
         self.request = request
         self.session = session
         self.wanted: list[Wanted] = []
-        """What exists when the request comes."""
+        """Partitions that exist when the request arrives."""
         self.missing: list[Fetched] = []
-        """What does not exist then, unknown ids first, as in Kafka."""
+        """Results of partitions that do not exist then, unknown ids first, as in Kafka."""
         for one in wanted:
             try:
                 self._topic(one)
@@ -104,7 +104,7 @@ class _Fetch:
         self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
     def read(self) -> _Found:
-        """What is there now, within the limits of the request."""
+        """Read the records that are there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
         fetched: list[Fetched] = []
         positions: list[_Position] = []
@@ -129,7 +129,7 @@ class _Fetch:
         self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
-        # Here, unlike in other requests, any epoch below 0 stands for none.
+        # Here, unlike in other requests, any epoch below 0 means no epoch.
         log.check_leader_epoch(max(NO_EPOCH, partition.current_leader_epoch))
         replica_id = self._preferred_read_replica(topic, log, partition)
         if replica_id != NO_REPLICA:
@@ -160,7 +160,8 @@ class _Fetch:
         )
 
     def _preferred_read_replica(self, topic: Topic, log: PartitionLog, partition: FetchPartition) -> int:
-        """The follower to read instead. Only the leader names one, and only for offsets that it has."""
+        """Return the follower to read instead. Only the leader names one, and only for offsets that it
+        has."""
         cluster, number = self.services.cluster, partition.partition
         if (
             self.request.from_leader
@@ -172,7 +173,7 @@ class _Fetch:
         return cluster.preferred_read_replica(topic, number, self.request.rack_id)
 
     def _topic(self, wanted: Wanted) -> Topic:
-        """The topic of that name, which need not have the id any more.
+        """Return the topic of that name, which may have another id now.
 
         :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
         """
@@ -181,7 +182,7 @@ class _Fetch:
         return topic
 
     def _log(self, wanted: Wanted, topic: Topic) -> PartitionLog:
-        """The log to read.
+        """Return the log to read.
 
         :raises ProtocolError: NOT_LEADER_OR_FOLLOWER or INCONSISTENT_TOPIC_ID.
         """
@@ -194,7 +195,7 @@ class _Fetch:
         return self.services.log(topic, wanted.partition.partition) if self.request.from_leader else log
 
     def reply(self, found: _Found) -> FetchResponse:
-        """The answer. The client hears of a new session with all it asked for, later of news only."""
+        """Return the response. It has all partitions of a new session, later only those with news."""
         if self.session is None:
             return FetchResponse(session_id=NO_SESSION, topics=by_topic(found.fetched))
         news = self.session.news(found.fetched)
@@ -210,7 +211,7 @@ class _Waiting:
         self._fetch = fetch
         self._positions = positions
         self._needed = needed
-        """How many bytes end the wait."""
+        """Number of bytes that end the wait."""
         self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
         for position in positions:
             position.log.add_listener(self._appended)

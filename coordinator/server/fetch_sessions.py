@@ -1,4 +1,4 @@
-"""Fetch sessions: a client names its partitions once, and hears of those only that changed (KIP-227)."""
+"""Fetch sessions: a client names its partitions once, and gets only those that changed (KIP-227)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from fencepost.coordinator.protocol.logs import (
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-"""Session epochs of requests that name all partitions: the first begins a session, the other wants none."""
+"""Session epochs of requests that name all partitions: the first begins a session, the other does not."""
 MAX_SESSIONS = 1_000
 """Kafka's default of max.incremental.fetch.session.cache.slots; the one used longest ago makes room."""
 MAX_SESSION_PARTITIONS = 100_000
 """The most partitions that all sessions hold together; sessions used longest ago make room."""
 _NAME_CHARACTERS = 250
-"""A name is no topic's if it is as long; such names count as one more partition for each so many."""
+"""A name of this length is no valid topic name; such names count as one more partition per this many
+characters."""
 _EPOCHS = 2**31
 
 
@@ -32,7 +33,7 @@ class Wanted(NamedTuple):
     """One partition to read, under the name or the id that the client used."""
 
     name: str | None
-    """With an id: the name that the topic of that id had when it was named; None if there was no such topic.
+    """With an id: the name that the topic of that id had at the request; None if there was no such topic.
 
     A session keeps that name, so it notices if the topic is deleted, or created again under another id.
     """
@@ -41,7 +42,7 @@ class Wanted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What was read of it."""
+    """A wanted partition, and what was read of it."""
 
     wanted: Wanted
     found: FetchedPartition
@@ -54,7 +55,7 @@ class _Held(NamedTuple):
     wanted: Wanted
     high_watermark: int = -1
     log_start_offset: int = -1
-    """Both as the client was told last."""
+    """Both offsets as last sent to the client."""
 
 
 class FetchSession:
@@ -63,11 +64,11 @@ class FetchSession:
     def __init__(self, session_id: int, *, by_id: bool) -> None:
         self.session_id = session_id
         self.by_id = by_id
-        """Whether its topics go by their ids, and not by their names."""
+        """True if the session names topics by id, not by name."""
         self.epoch = 1
-        """What the next request must say."""
+        """The session epoch that the next request must have."""
         self.weight = 0
-        """How many partitions it holds, long names counted."""
+        """Number of partitions that it holds; those with long names count more."""
         self._held: dict[_Key, _Held] = {}
 
     def __len__(self) -> int:
@@ -105,9 +106,10 @@ class FetchSession:
                     self.weight -= _weight(key)
 
     def news(self, fetched: Iterable[Fetched]) -> list[Fetched]:
-        """What the client does not know yet. Partitions with records are read last the next time.
+        """Return the results that the client does not know yet. Partitions with records are read last the
+        next time.
 
-        After the first answer they are read in its order.
+        After the first response, partitions are read in the order of that response.
         """
         news = []
         for one in fetched:
@@ -149,9 +151,9 @@ class FetchSessions:
         return len(self._sessions)
 
     def session_of(self, request: FetchRequest, wanted: list[Wanted]) -> FetchSession | None:
-        """The session in which a request is answered, up to date with it; None for one outside of any.
+        """Return the session of a request, updated by it; None for a request outside of sessions.
 
-        `wanted` is what the request names itself.
+        `wanted` has the partitions that the request names.
 
         :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
             FETCH_SESSION_TOPIC_ID_ERROR: the client has to name all its partitions again.
@@ -175,7 +177,7 @@ class FetchSessions:
         if request.by_id != session.by_id:
             raise ProtocolError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                f"the topics of the session go by their {'ids' if session.by_id else 'names'}",
+                f"the session names its topics by {'id' if session.by_id else 'name'}",
             )
         session.epoch = (session.epoch + 1) % _EPOCHS or 1
         self._update(session, wanted, request.forgotten)
@@ -198,7 +200,7 @@ class FetchSessions:
     def _update(
         self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]
     ) -> None:
-        """Update a session that is the one used last, and drop those for which there is no room then."""
+        """Update a session as the last used one, and drop sessions for which there is no room then."""
         self._weight -= session.weight
         session.update(wanted, forgotten)
         self._weight += session.weight
@@ -206,7 +208,7 @@ class FetchSessions:
             self._drop(next(iter(self._sessions)))
 
     def _begin(self, wanted: list[Wanted], *, by_id: bool) -> FetchSession | None:
-        """A new session; None if it alone would hold too much."""
+        """Begin a session and return it; None if it alone would hold too much."""
         if len(self._sessions) >= self._limit:
             self._drop(next(iter(self._sessions)))
         session_id = NO_SESSION
@@ -218,7 +220,7 @@ class FetchSessions:
 
 
 def wanted_by(request: FetchRequest, name_of: Callable[[TopicId], str | None]) -> list[Wanted]:
-    """Return the partitions that a request names itself, each once: what comes last counts.
+    """Return the partitions that a request names, each once: of repeated ones the last counts.
 
     `name_of` gives the name of the topic with an id, if there is one.
     """
@@ -239,7 +241,7 @@ def _weight(key: _Key) -> int:
 
 
 def by_topic(fetched: Iterable[Fetched]) -> tuple[OfTopic[FetchedPartition], ...]:
-    """Results that follow each other and are of one topic go together."""
+    """Group results that follow each other and are of one topic."""
     topics: list[tuple[Wanted, list[FetchedPartition]]] = []
     for wanted, found in fetched:
         if topics and topics[-1][0][:2] == wanted[:2]:

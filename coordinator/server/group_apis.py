@@ -1,4 +1,4 @@
-"""Answers about groups: what the coordinator says, one question at a time."""
+"""Handlers of requests about groups: the coordinator's replies, one request at a time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _Described = TypeVar(
 def consumer_group_heartbeat(
     services: Services, request: consumer.ConsumerGroupHeartbeatRequest, asked: Asked
 ) -> consumer.ConsumerGroupHeartbeatResponse:
-    """KIP-848's one request. A member of version 0 has no id before its first answer."""
+    """KIP-848's only request. A member of version 0 has no id before its first response."""
     if not request.member_id:
         request = msgspec.structs.replace(request, generated_member_id=topic_id_from_uuid(uuid.uuid4()))
     return services.ask(request)
@@ -53,7 +53,7 @@ def consumer_group_describe(
 def streams_group_heartbeat(
     services: Services, request: streams.StreamsGroupHeartbeatRequest, asked: Asked
 ) -> streams.StreamsGroupHeartbeatResponse:
-    """KIP-1071's one request. Internal topics that are missing are created behind the answer."""
+    """KIP-1071's only request. Missing internal topics are created after the response."""
     return services.groups.explained(request.group_id, services.ask(request))
 
 
@@ -90,12 +90,12 @@ def _described(
 
 
 def _with_operations(reply: _Described) -> _Described:
-    """Nobody is refused anything here."""
+    """Return the group with all operations allowed."""
     return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
 
 
 def ask(services: Services, request: Any, asked: Asked) -> Any:
-    """The group coordinator's reply: to ListGroups, Heartbeat, and all requests of further kinds."""
+    """Return the group coordinator's reply: to ListGroups, Heartbeat, and all requests of further kinds."""
     return services.ask(request)
 
 
@@ -111,7 +111,7 @@ def describe_groups(
 def join_group(
     services: Services, request: classic.JoinGroupRequest, asked: Asked
 ) -> classic.JoinGroupResponse | asyncio.Future[classic.JoinGroupResponse]:
-    """Answered at once, or when everybody has joined."""
+    """Respond immediately, or when all members have joined."""
     suffix = str(uuid.uuid4())
     return services.ask(msgspec.structs.replace(request, new_member_suffix=suffix, token=next(_tokens)))
 
@@ -119,13 +119,13 @@ def join_group(
 def sync_group(
     services: Services, request: classic.SyncGroupRequest, asked: Asked
 ) -> classic.SyncGroupResponse | asyncio.Future[classic.SyncGroupResponse]:
-    """Answered at once, or when the leader has assigned."""
+    """Respond immediately, or when the leader has assigned."""
     return services.ask(msgspec.structs.replace(request, token=next(_tokens)))
 
 
 @in_turns
 def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> Work[DeleteGroupsReply]:
-    """Each group by itself, and once: one that is named twice is not missing the second time."""
+    """Delete each group by itself, and once: a group that is named twice is not missing the second time."""
     deleted = []
     for request in dict.fromkeys(call.groups):
         deleted.append(services.ask(request))
@@ -134,7 +134,7 @@ def delete_groups(services: Services, call: DeleteGroupsCall, asked: Asked) -> W
 
 
 def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> LeaveGroupReply:
-    """All members at once; up to version 2 there is one, and its error is the answer's."""
+    """Remove all members together; up to version 2 there is one, and its error is the response's."""
     if not call.group_id:
         return LeaveGroupReply(error_code=ErrorCode.INVALID_GROUP_ID)
     if call.single:

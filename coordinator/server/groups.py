@@ -1,7 +1,8 @@
-"""Who coordinates which group: shards of the groups, each with a journal, and led by one of the brokers.
+"""The coordinators of groups: shards of the groups, each with a journal and one broker as its leader.
 
-A shard is what a partition of `__consumer_offsets` is in Kafka: the groups whose ids fall on it, their
-records, and the broker that leads it. Only the leader answers for them, once it has read the records.
+A shard corresponds to a partition of `__consumer_offsets` in Kafka: the groups whose ids hash to it, their
+records, and the broker that leads it. Only the leader handles requests for its groups, once it has read the
+records.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class ServedHooks(HostHooks):
         self.later(work)
 
     def carry_out(self, effect: object) -> None:
-        """Create topics, and log who was fenced if the application has set logging up."""
+        """Create topics, and log fenced members if the application has set up logging."""
         if type(effect) is CreateInternalTopics:
             self._loop.call_soon(self._create, effect)
         elif type(effect) is MemberFenced and structlog.is_configured():
@@ -116,7 +117,7 @@ def ask(host: CoordinatorHost[GroupCoordinator], request: Any) -> Any:
 
 
 class Shard:
-    """Some of the groups. `host` is there while `node_id` answers for them, not while it loads."""
+    """Some of the groups. `host` exists while `node_id` coordinates them, not while it loads."""
 
     __slots__ = ("host", "journal", "load_timer", "node_id", "number")
 
@@ -151,8 +152,8 @@ class _Part:
 class GroupCoordinators:
     """The coordinators of all groups of a cluster; one shard for each of `node_ids`.
 
-    `journal` holds the records of all shards; without one each shard has its own in memory.
-    `on_state` is told when a broker starts to `load` a shard, is `active` for it, or `resign`s from it.
+    `journal` holds the records of all shards; without one each shard has its own in memory. `on_state` is
+    called when a broker starts to `load` a shard, is `active` for it, or `resign`s from it.
     :raises FencepostError: if the configuration names an assignor that does not exist.
     """
 
@@ -197,19 +198,19 @@ class GroupCoordinators:
             self._load(shard)
 
     def close(self) -> None:
-        """Nothing happens by itself any more, and nobody is answered."""
+        """Stop all timers, and refuse all requests."""
         for shard in self.shards:
             self._unload(shard)
         self._clock = None
 
-    # -- who answers ------------------------------------------------------------------------------------
+    # -- finding the coordinator ------------------------------------------------------------------------
 
     def shard_of(self, group_id: str) -> Shard:
-        """The shard on which a group falls, whether the group exists or not."""
+        """Return the shard that a group hashes to, even if the group does not exist."""
         return self.shards[zlib.crc32(group_id.encode()) % len(self.shards)]
 
     def leader_id(self, group_id: str) -> int:
-        """The broker that coordinates a group, or will once it has loaded."""
+        """Return the broker that coordinates a group, or will after loading it."""
         return self.shard_of(group_id).node_id
 
     @overload
@@ -217,9 +218,10 @@ class GroupCoordinators:
     @overload
     def ask(self, request: AsksAndWaits[_R], node_id: int) -> _R | asyncio.Future[_R]: ...
     def ask(self, request: Any, node_id: int) -> Any:
-        """What the broker `node_id` answers to a request about groups.
+        """Return the response of the broker `node_id` to a request about groups.
 
-        NOT_COORDINATOR for groups that another one leads, COORDINATOR_LOAD_IN_PROGRESS while it loads them.
+        The error is NOT_COORDINATOR for groups that another broker leads, and COORDINATOR_LOAD_IN_PROGRESS
+        while the broker loads them.
         """
         shards = self.shards
         if len(shards) == 1 and (host := shards[0].host) is not None:
@@ -242,14 +244,15 @@ class GroupCoordinators:
         return refusal(request, self.absence(group_id, node_id))
 
     def absence(self, group_id: str, node_id: int) -> ErrorCode:
-        """What keeps the broker `node_id` from answering for a group; NONE if it coordinates it."""
+        """Return the error that keeps the broker `node_id` from coordinating a group; NONE if it coordinates
+        the group."""
         shard = self.shard_of(group_id)
         if shard.node_id != node_id:
             return ErrorCode.NOT_COORDINATOR
         return _LOADING if shard.host is None else ErrorCode.NONE
 
     def _list(self, request: ListGroupsRequest, node_id: int) -> ListGroupsResponse:
-        """The groups that this broker leads; an administrator asks all brokers."""
+        """Return the groups that this broker leads; an administrator asks all brokers."""
         led = [shard for shard in self.shards if shard.node_id == node_id]
         if any(shard.host is None for shard in led):
             return ListGroupsResponse(error_code=_LOADING)
@@ -263,25 +266,26 @@ class GroupCoordinators:
         return coordinator is not None and producer_id in coordinator.offsets.pending(group_id)
 
     def explained(self, group_id: str, reply: StreamsGroupHeartbeatResponse) -> StreamsGroupHeartbeatResponse:
-        """An answer to a member of a streams group, with what keeps its topics from being created."""
+        """Return the response to a member of a streams group, with the reason why its topics can't be
+        created."""
         if self._clock is None or not reply.status:
             return reply
         return self.internal_topics.explained(group_id, reply, self._clock.now_ms())
 
-    # -- what happens to them ---------------------------------------------------------------------------
+    # -- events and changes -----------------------------------------------------------------------------
 
     def active(self) -> Iterable[CoordinatorHost[GroupCoordinator]]:
-        """The hosts of all shards that are loaded."""
+        """Return the hosts of all shards that are loaded."""
         return [shard.host for shard in self.shards if shard.host is not None]
 
     def topics_changed(self, image: TopicsImage) -> None:
-        """The cluster's topics changed."""
+        """Pass a change of the cluster's topics on to the coordinators."""
         self._image = image
         for host in self.active():
             host.process(TopicsChanged(image=image))
 
     def configure(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group settings of its own from now on, or take them away."""
+        """Set the settings of a group, or remove them."""
         if config is None:
             self._configs.pop(group_id, None)
         else:
@@ -302,12 +306,12 @@ class GroupCoordinators:
             shard.load_timer = loop.call_later(load_s, self._load, shard)
 
     def next_deadline(self) -> int | None:
-        """When the next timer of any group fires; it may turn out too early."""
+        """Return the time when the next timer of any group fires, in ms; it may be too early."""
         deadlines = (host.coordinator.next_deadline() for host in self.active())
         return min((each for each in deadlines if each is not None), default=None)
 
     def run_due(self) -> None:
-        """Do what is due by now; the clock may have been moved."""
+        """Run the timers that are due; the clock may have been moved."""
         for host in self.active():
             host.run_due()
 

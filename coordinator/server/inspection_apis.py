@@ -1,7 +1,7 @@
-"""What administrators look at: producers, transactions, resources with settings, and log directories.
+"""Handlers of administrators' queries: producers, transactions, resources with settings, log directories.
 
 Access control lists do not exist, and the replies say so in Kafka's words. Tools take that for a cluster
-without rights, and go on.
+without authorization, and go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fencepost.coordinator.transactions.states import TransactionState
 def describe_producers(
     services: Services, request: inspection.DescribeProducersRequest, asked: Asked
 ) -> Work[inspection.DescribeProducersResponse]:
-    """Each partition by itself, and once."""
+    """Describe each partition by itself, and once."""
     topics = []
     seen: set[tuple[str | None, int]] = set()
     for topic in request.topics:
@@ -53,7 +53,7 @@ def _producers(services: Services, topic: str | None, partition: int) -> inspect
         found = services.cluster.find(topic, None)
         log = services.log(found, partition)
     except ProtocolError as error:
-        # Kafka says what is wrong with a topic, and of a topic's partition the code alone.
+        # Kafka sends a message for a topic's error, but only the code for a partition's error.
         message = error.message if found is None else None
         return inspection.PartitionProducers(
             partition=partition, error_code=error.code, error_message=message
@@ -65,7 +65,7 @@ def _producers(services: Services, topic: str | None, partition: int) -> inspect
 def describe_transactions(
     services: Services, request: inspection.DescribeTransactionsRequest, asked: Asked
 ) -> Work[inspection.DescribeTransactionsResponse]:
-    """Each transactional id by itself, and once."""
+    """Describe each transactional id by itself, and once."""
     described = []
     for one in dict.fromkeys(request.transactional_ids):
         described.append(_described(services, one))
@@ -98,7 +98,7 @@ def _described(services: Services, transactional_id: str) -> inspection.Describe
 def list_transactions(
     services: Services, request: inspection.ListTransactionsRequest, asked: Asked
 ) -> inspection.ListTransactionsResponse | asyncio.Future[inspection.ListTransactionsResponse]:
-    """Those that this broker leads; an administrator asks all brokers."""
+    """Return the ids that this broker leads; an administrator asks all brokers."""
     return services.work_queue.run(_listed(services, request))
 
 
@@ -169,12 +169,12 @@ def list_config_resources(
 
 
 def describe_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
-    """As a broker answers by itself."""
+    """Return the response that a broker gives by itself."""
     return _none(request, "No Authorizer is configured on the broker")
 
 
 def alter_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
-    """As a controller answers, which brokers ask."""
+    """Return the response of a controller, which brokers forward to."""
     return _none(request, "No Authorizer is configured.")
 
 
@@ -190,7 +190,7 @@ IN_MEMORY: Final = "/in-memory"
 def describe_log_dirs(
     services: Services, request: inspection.DescribeLogDirsRequest, asked: Asked
 ) -> inspection.DescribeLogDirsResponse:
-    """One directory, without what is not in it: Kafka has no error for topics that it does not know."""
+    """Return one directory, without partitions that are not in it: Kafka has no error for unknown topics."""
     folder = services.cluster.log_folder
     total, usable = -1, -1
     if folder is not None:
@@ -223,7 +223,8 @@ def _topics(
 
 
 def _sizes(services: Services, topic: Topic, numbers: Iterable[int]) -> Iterator[inspection.LogSize]:
-    """Of the partitions that Metadata says this broker has; one that nothing was written to is empty."""
+    """Yield the log sizes of the partitions that this broker has in Metadata; a log without writes is
+    empty."""
     touched = dict(services.cluster.logs_of(topic))
     for number in numbers:
         if services.node_id in services.cluster.replica_ids(topic, number):

@@ -13,19 +13,19 @@ from fencepost.coordinator.protocol.outcome import CreateInternalTopics
 from fencepost.coordinator.protocol.streams import StatusCode, StreamsGroupHeartbeatResponse, TopicInfo
 
 _SHOWN = 3
-"""Failures that a status tells."""
+"""Number of failures that a status names."""
 
 
 class InternalTopics:
-    """Creates topics with `create`, which answers why it could not, and remembers failures by group."""
+    """Creates topics with `create`, which returns a reason for a failure, and remembers failures by group."""
 
     def __init__(self) -> None:
         self.create: Callable[[TopicInfo], str | None] = lambda topic: None
         self._failures: dict[str, dict[str, tuple[int, str]]] = {}
-        """By group and topic: when to try again, and what went wrong."""
+        """By group and topic: the time of the next attempt, and the reason for the failure."""
 
     def request(self, effect: CreateInternalTopics, *, now_ms: int, retry_ms: int) -> None:
-        """Create what a group waits for, but for what failed less than `retry_ms` ago."""
+        """Create the topics that a group waits for, except those that failed less than `retry_ms` ago."""
         before = self._failures.pop(effect.group_id, {})
         failures = {name: failure for name, failure in before.items() if failure[0] > now_ms}
         for topic in effect.topics:
@@ -40,7 +40,7 @@ class InternalTopics:
     def explained(
         self, group_id: str, reply: StreamsGroupHeartbeatResponse, now_ms: int
     ) -> StreamsGroupHeartbeatResponse:
-        """The answer to a member, with what went wrong if topics of its group are missing."""
+        """Return the response to a member, with the reasons if topics of its group could not be created."""
         known = self._failures.get(group_id)
         if known is None or not reply.status:
             return reply

@@ -1,6 +1,6 @@
 """One port that clients connect to, and the connections on it.
 
-A process that forks while brokers run keeps their sockets to itself: its child has none of them.
+A process that forks while brokers run keeps their sockets to itself: its child does not have them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
 
 
 class HasSockets(Protocol):
-    """What has sockets that only this process should have."""
+    """An object with sockets that only this process should have."""
 
     def socket_numbers(self) -> Iterable[int]:
-        """The file descriptors of those that are open."""
+        """Return the file descriptors of open sockets."""
 
 
 _of_this_process: weakref.WeakSet[HasSockets] = weakref.WeakSet()
 
 
 def keep_from_children(sockets: HasSockets) -> None:
-    """What is closed here shall be closed: one that a child has too stays open, and clients wait at it."""
+    """Close the sockets in forked children. Otherwise they stay open after they are closed here, and clients
+    wait at them."""
     _of_this_process.add(sockets)
 
 
 def _let_go() -> None:
-    # The numbers stay taken: the objects that the child has as well would close whatever has them next.
+    # The numbers stay in use: otherwise objects in the child would close other files with these numbers.
     nothing = os.open(os.devnull, os.O_RDWR)
     for each in _of_this_process:
         for number in each.socket_numbers():
@@ -55,7 +56,7 @@ if hasattr(os, "register_at_fork"):
 log = structlog.get_logger(__name__)
 
 _FEW = 16
-"""Of so many connections none keeps the loop for long."""
+"""Number of connections that do not keep the loop busy for long."""
 RESERVED_FILES = 32
 """File descriptors that connections leave free, at most a quarter of all: loading a module takes one too."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -65,11 +66,11 @@ class Closable(Protocol):
     """A connection, as the protocol that asyncio drives."""
 
     def close(self) -> None:
-        """Close it; what its client does not read is dropped."""
+        """Close it; data that its client does not read is dropped."""
 
     @property
     def socket_number(self) -> int:
-        """Its file descriptor; -1 if it has none any more."""
+        """Its file descriptor; -1 without one any more."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -77,9 +78,8 @@ Made_co = TypeVar("Made_co", bound=Closable, covariant=True)
 
 
 class ConnectionFactory(Protocol[Made_co]):
-    """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with a
-    reason that this answers; it calls `on_lost` when it is no more.
-    """
+    """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with the
+    reason that this returns; it calls `on_lost` when the connection is lost."""
 
     def __call__(
         self, *, on_made: Callable[[Made_co], str | None], on_lost: Callable[[Made_co], None]
@@ -101,7 +101,7 @@ class Listener(Generic[C]):
         self._max_connections = max_connections
         self._first_reserved = _first_reserved()
         self.connections: dict[C, None] = {}
-        """All that are open."""
+        """All open connections."""
         self._tls = tls
         self._closing = False
         self._all_gone: asyncio.Event | None = None
@@ -110,7 +110,7 @@ class Listener(Generic[C]):
     async def open(self, connect: ConnectionFactory[C]) -> None:
         """Listen, and make a connection of each client.
 
-        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
+        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is not one of this machine.
         """
         self._closing = False
 
@@ -120,7 +120,7 @@ class Listener(Generic[C]):
         try:
             address = await _address(self.host)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            # Not asyncio's own: since Python 3.12 it does not tell why an address can't be had.
+            # Not asyncio's own: since Python 3.12 it does not report why an address can't be used.
             listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
             acceptor = Acceptor(
                 listening,
@@ -144,7 +144,7 @@ class Listener(Generic[C]):
             connection.close()
 
     async def close(self) -> None:
-        """Stop listening and close all connections. Clients are told nothing, as when a broker dies."""
+        """Stop listening and close all connections. Clients get no message, as when a broker dies."""
         if self._acceptor is None:
             return
         self._closing = True
@@ -156,7 +156,7 @@ class Listener(Generic[C]):
             await self._all_gone.wait()
 
     def socket_numbers(self) -> list[int]:
-        """The file descriptors of the port and of the connections."""
+        """Return the file descriptors of the port and of the connections."""
         numbers = [connection.socket_number for connection in self.connections]
         if self._acceptor is not None:
             numbers += self._acceptor.socket_numbers()
@@ -203,7 +203,8 @@ _NO_FILES_LEFT = "no file descriptors left for connections (RESERVED_FILES): rai
 
 
 def _first_reserved() -> int:
-    """The number of the first file descriptor that no connection may have. The lowest free ones are used."""
+    """Return the number of the first file descriptor that no connection may have. The lowest free ones are
+    used."""
     try:
         import resource
     except ImportError:  # on Windows there is no such limit
@@ -213,7 +214,7 @@ def _first_reserved() -> int:
 
 
 async def _address(host: str) -> str:
-    """One address: a name with two would get two ports, and clients hear of one."""
+    """Return one address: a name with two addresses would get two ports, and clients would learn only one."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -224,10 +225,11 @@ def _why(error: OSError, host: str, port: int) -> str:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {port} on {host} is taken: stop what listens there, or choose another port (0: any free)"
+            f"port {port} on {host} is taken: stop the program that listens there, or choose another port "
+            "(0: any free)"
         )
     if error.errno == errno.EACCES:
         return f"listening on {where} is not allowed: choose a port from 1024 on"
     if error.errno in _NO_SUCH_ADDRESS or isinstance(error, socket.gaierror):
-        return f"{host} is no address of this machine: choose 127.0.0.1, or 0.0.0.0 for all of them"
+        return f"{host} is not an address of this machine: choose 127.0.0.1, or 0.0.0.0 for all of them"
     return f"can't listen on {where}: {error.strerror or error}"

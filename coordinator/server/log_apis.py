@@ -1,4 +1,4 @@
-"""Answers to Produce, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
+"""Handlers of Produce, ListOffsets, OffsetForLeaderEpoch and DeleteRecords."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def _each(
     refuse: Callable[[P, ProtocolError], A],
     check: Callable[[OfTopic[P], P], None] = lambda reference, partition: None,
 ) -> Sliced[tuple[OfTopic[A], ...]]:
-    """An answer for each partition; one that is refused leaves the others alone.
+    """Return a result for each partition; a refused partition does not affect the others.
 
-    `check` refuses a partition before its topic is looked for.
+    `check` refuses a partition before its topic is looked up.
     """
     answers = []
     for reference in topics:
@@ -65,7 +65,7 @@ def _each(
 
 
 def _short(answer: Callable[[Topic, P], A]) -> Callable[[Topic, P], Sliced[A]]:
-    """The same answer as work of one slice."""
+    """Wrap the same function as work of one slice."""
 
     def work(topic: Topic, partition: P) -> Sliced[A]:
         yield from ()
@@ -93,7 +93,7 @@ def _produced(services: Services, request: logs.ProduceRequest) -> Sliced[logs.P
     for topic in topics:
         for partition in topic.partitions:
             if partition.error_code is not ErrorCode.NONE:
-                # Nobody waits for an answer: only a closed connection makes the producer look again.
+                # The producer waits for no response: it notices an error only if the connection is closed.
                 raise Unanswered(f"{topic.name or topic.topic_id}: {partition.error_message}")
     return NO_REPLY
 
@@ -114,11 +114,11 @@ class _Produce:
         """The number of records that were read in this slice."""
 
     def check(self, reference: OfTopic[logs.ProducedPartition], data: logs.ProducedPartition) -> None:
-        """Refuse what the whole request is refused for."""
+        """Refuse each partition if the whole request is refused."""
         if self._nameless:
             raise ProtocolError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a transactional batch, and no transactional id",
+                "a transactional batch without a transactional id",
             )
         if self._mixed:
             raise ProtocolError(
@@ -141,7 +141,7 @@ class _Produce:
             # Topics and transactions may have ended in between.
             if log.is_closed:
                 raise ProtocolError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted meanwhile"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted in the meantime"
                 )
             log = self._permitted(topic, data)
         answer = logs.AppendedPartition(
@@ -166,7 +166,7 @@ class _Produce:
         return log
 
     def refuse(self, data: logs.ProducedPartition, error: ProtocolError) -> logs.AppendedPartition:
-        """Answer for a batch that is refused."""
+        """Return the result for a refused batch."""
         return logs.AppendedPartition(
             partition=data.partition,
             error_code=error.code,
@@ -176,7 +176,7 @@ class _Produce:
 
 
 def _senders(services: Services, request: logs.ProduceRequest) -> set[tuple[int, int]]:
-    """Ids and epochs in the transactional batches that could be appended."""
+    """Return the ids and epochs in the transactional batches that could be appended."""
     found = set()
     for reference in request.topics:
         for one in reference.partitions:
@@ -191,7 +191,8 @@ def _senders(services: Services, request: logs.ProduceRequest) -> set[tuple[int,
 def list_offsets(
     services: Services, request: logs.ListOffsetsRequest, asked: Asked
 ) -> logs.ListOffsetsResponse | asyncio.Future[logs.ListOffsetsResponse]:
-    """Positions by time, or the ends of the log; of committed records only if asked so (KIP-79, KIP-734).
+    """Return offsets by time, or the ends of the log; with `committed`, those of committed records (KIP-79,
+    KIP-734).
 
     Long searches by time are done in slices, and other clients have a turn in between.
     """
@@ -242,7 +243,7 @@ def _listed(
 
     def check(reference: OfTopic[logs.ListOffsetsPartition], wanted: logs.ListOffsetsPartition) -> None:
         if times[reference.name, wanted.partition] > 1:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"partition {wanted.partition} comes twice")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"partition {wanted.partition} is named twice")
         first_version = _SPECS_FROM.get(wanted.timestamp_ms, 0 if wanted.timestamp_ms >= 0 else None)
         if first_version is None or asked.context.api_version < first_version:
             raise ProtocolError(
@@ -254,7 +255,7 @@ def _listed(
 
 
 def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
-    """Each partition once, and no topic without any; what comes last counts."""
+    """Return each partition once, and no topic without partitions; of repeated ones the last counts."""
     merged: dict[tuple[str | None, TopicId | None], dict[int, Any]] = {}
     for topic in topics:
         found = merged.setdefault((topic.name, topic.topic_id), {})
@@ -269,7 +270,8 @@ def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
 def offset_for_leader_epoch(
     services: Services, request: logs.OffsetForLeaderEpochRequest, asked: Asked
 ) -> logs.OffsetForLeaderEpochResponse:
-    """One epoch a log: it ends where the log ends. Any before it ended where the log starts."""
+    """Return the ends of epochs. A log has one epoch: it ends where the log ends, and earlier ones where it
+    starts."""
 
     def look(topic: Topic, wanted: logs.LeaderEpochPartition) -> logs.EpochEndOffset:
         log = services.log(topic, wanted.partition)
@@ -294,7 +296,7 @@ def offset_for_leader_epoch(
 def delete_records(
     services: Services, request: logs.DeleteRecordsRequest, asked: Asked
 ) -> logs.DeleteRecordsResponse:
-    """Each log by itself (KIP-107)."""
+    """Delete records of each log by itself (KIP-107)."""
 
     def delete(topic: Topic, wanted: logs.DeleteRecordsPartition) -> logs.DeletedRecords:
         services.log(topic, wanted.partition)

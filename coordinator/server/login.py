@@ -1,4 +1,4 @@
-"""What a connection has to do before it is served: choose a mechanism, and prove who it is (KIP-152)."""
+"""The login of a connection before it is served: choose a mechanism, and authenticate (KIP-152)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from fencepost.coordinator.server.services import Asked, Services, Unanswered
 MAX_LOGIN_FRAME_BYTES = 524_288
 """Kafka's default of sasl.server.max.receive.size."""
 LOGIN_S = 30.0
-"""A connection that nobody has logged in on by then is closed."""
+"""Time after which a connection without a login is closed, in s."""
 _REFUSED_AFTER_S = 0.1
 """Kafka's default of connection.failed.authentication.delay.ms: it makes guessing slow."""
 
 
 class _State(enum.Enum):
     NEW = "nothing was asked"
-    TOLD = "versions were told"
+    TOLD = "versions were sent"
     CHOSEN = "a mechanism was chosen"
-    DONE = "the client is who it says"
-    FAILED = "it is not"
+    DONE = "the client is authenticated"
+    FAILED = "authentication failed"
 
 
 _ALLOWED = {
@@ -42,7 +42,8 @@ _ALLOWED = {
 
 
 class Login:
-    """One connection's way in. `failure` says why there is none, `is_done` that it is through."""
+    """The login of one connection. `failure` has the reason if it failed; `is_done` is true if it
+    succeeded."""
 
     def __init__(self, credentials: Credentials) -> None:
         self.failure: str | None = None
@@ -59,9 +60,10 @@ class Login:
         return self._state is _State.DONE
 
     def check(self, api_key: int, *, is_spoken: bool) -> None:
-        """Let nothing through but what comes next in a login; `is_spoken` says whether we know its version.
+        """Refuse any request that is not the next step of a login; `is_spoken` is true if its version is
+        known.
 
-        :raises Unanswered: for anything else; Kafka too closes the connection without an answer.
+        :raises Unanswered: for such a request; Kafka too closes the connection without a response.
         """
         if api_key not in _ALLOWED.get(self._state, ()):
             raise Unanswered(f"{api_name(api_key)} before the client is logged in (ILLEGAL_SASL_STATE)")
@@ -69,9 +71,9 @@ class Login:
             self._state = _State.TOLD
 
     def choose(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
-        """Begin with a mechanism, if there is one of that name."""
+        """Choose a mechanism, if there is one of that name."""
         if request.mechanism not in MECHANISMS:
-            self._fail("a mechanism was asked for that there is not")
+            self._fail("the client asked for an unknown mechanism")
             return SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
             )
@@ -82,7 +84,7 @@ class Login:
         return SaslHandshakeResponse(mechanisms=MECHANISMS)
 
     def answer(self, token: bytes) -> SaslAuthenticateResponse:
-        """The answer to a token of the client; it may be that this is the end."""
+        """Return the response to a token of the client; the login may have failed then."""
         assert self._exchange is not None
         try:
             answer = self._exchange.respond(token)
@@ -106,7 +108,8 @@ class Login:
 
 
 def handshake(services: Services, request: SaslHandshakeRequest, asked: Asked) -> SaslHandshakeResponse:
-    """Choose a mechanism; who is logged in, or need not, can't (KIP-368: logins are good for ever here)."""
+    """Choose a mechanism; a client that is logged in, or need not log in, can't (KIP-368: logins do not
+    expire here)."""
     login = asked.login
     if login is None:
         return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
@@ -114,7 +117,7 @@ def handshake(services: Services, request: SaslHandshakeRequest, asked: Asked) -
 
 
 def authenticate(services: Services, request: SaslAuthenticateRequest, asked: Asked) -> object:
-    """Take a token. A refusal comes late."""
+    """Handle a token. A refusal is delayed."""
     login = asked.login
     if login is None:
         return SaslAuthenticateResponse(

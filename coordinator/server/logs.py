@@ -1,4 +1,4 @@
-"""One partition's log in memory: batches as they came, placed at their offsets."""
+"""One partition's log in memory: batches as received, placed at their offsets."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from fencepost.coordinator.server.producers import Producers
 MAX_BATCH_BYTES = 1_048_588
 """Kafka's default of max.message.bytes."""
 LOG_END = -1
-"""Deletes all records there are, where an offset is asked for."""
+"""Offset that stands for the log's end: deletes all records."""
 
 
 class ReadRecords(NamedTuple):
-    """Batches of a log. `aborted` says which transactional records in them do not count.
+    """Batches of a log. `aborted` has the aborted transactions whose records do not count.
 
-    It is None where not even the first batch fits: Kafka takes back all that it read then.
+    It is None if not even the first batch fits: Kafka discards all that it read then.
     """
 
     batches: tuple[bytes, ...] = ()
@@ -43,17 +43,17 @@ class ReadRecords(NamedTuple):
 
 
 class LogSettings(NamedTuple):
-    """What a topic's settings say about appending to its logs."""
+    """A topic's settings for appending to its logs."""
 
     max_batch_bytes: int = MAX_BATCH_BYTES
     stamps: bool = False
-    """Whether records get the time at which they are appended."""
+    """True if records get the time at which they are appended."""
     compacts: bool = False
     """True if each record needs a key."""
     before_max_ms: int = 2**63 - 1
-    """How old a record may be when it comes."""
+    """Maximum age of a record when it arrives, in ms."""
     after_max_ms: int = 3_600_000
-    """How far ahead of the time a record may be."""
+    """Maximum time by which a record may be ahead of now, in ms."""
 
 
 class PartitionLog:
@@ -83,9 +83,9 @@ class PartitionLog:
         self.leader_epoch = leader_epoch
         self.settings = LogSettings()
         self.on_append: Callable[[bytes], None] | None = None
-        """Called with each batch at its place, before anybody can read it."""
+        """Called with each batch at its place, before it can be read."""
         self.is_closed = False
-        """True if the topic is gone."""
+        """True if the topic was deleted."""
         self.log_start_offset = start
         self.high_watermark = start
         self.producers = Producers()
@@ -98,21 +98,21 @@ class PartitionLog:
         self._max_timestamps: list[int] = []
         self._listeners: dict[Callable[[], None], None] = {}
         self._has_gaps = False
-        """Whether batches are missing between others, and not only at the start."""
+        """True if batches are missing between others, and not only at the start."""
         self._cleaned_to = -1
         """The log's end when it was compacted last, with no tombstone left in it."""
         self._compaction: Compaction | None = None
         """The newest one that is not over; an older one is void."""
         self._latest: tuple[bytes, tuple[int, int]] | None = None
-        """The last answer of `offset_of_max_timestamp`, and the batch that it is about."""
+        """The last result of `offset_of_max_timestamp`, and the batch that it is about."""
 
     def checking(
         self, records: bytes | memoryview | None, *, now_ms: int | None = None, name: str = ""
     ) -> Sliced[CheckedBatch]:
         """Check one batch for `append`; only a very large one takes more than one slice.
 
-        By `now_ms` records are too old or too far ahead. `name` is for messages.
-        :raises ProtocolError: with the code that Kafka answers for such a batch.
+        `now_ms` decides which records are too old or too far ahead. `name` is for messages.
+        :raises ProtocolError: with Kafka's error code for such a batch.
         """
         settings = self.settings
         header = checked_batch(records, settings.max_batch_bytes)
@@ -138,11 +138,12 @@ class PartitionLog:
         return self.append_checked(at_once(self.checking(records, now_ms=now_ms, name=name)), now_ms)
 
     def append_checked(self, checked: CheckedBatch, now_ms: int | None = None) -> int:
-        """Append one batch; the offset of its first record.
+        """Append one batch; return the offset of its first record.
 
-        A batch that an idempotent producer sends again is not appended again. Whether a transaction is
-        open is for its coordinator to say, before. `now_ms` is the records' time where the log sets it.
-        :raises ProtocolError: with the code that Kafka answers for such a batch.
+        A batch that an idempotent producer sends again is not appended again. The coordinator of the
+        transaction must have checked before that the transaction is open. `now_ms` is the records' time if
+        the log sets it.
+        :raises ProtocolError: with Kafka's error code for such a batch.
         """
         settings = self.settings
         records, header, latest = checked
@@ -185,9 +186,9 @@ class PartitionLog:
         self._appended()
 
     def restore(self, batch: bytes) -> None:
-        """Take a batch that was in this log before, at its place.
+        """Restore a batch that was in this log before, at its place.
 
-        :raises ProtocolError: CORRUPT_MESSAGE if it is not as it was.
+        :raises ProtocolError: CORRUPT_MESSAGE if it was damaged since.
         """
         header = stored_batch(batch)
         offset = header.base_offset
@@ -237,9 +238,10 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where those who read committed records have to stop: the start of the first open transaction.
+        """The offset at which readers of committed records must stop: the start of the first open
+        transaction.
 
-        Of that one the first records may be deleted.
+        The first records of that transaction may have been deleted.
         """
         unstable = self.producers.first_unstable_offset
         return self.high_watermark if unstable is None else max(unstable, self.log_start_offset)
@@ -262,12 +264,13 @@ class PartitionLog:
         return self._ends[index - 1] if index > 0 else self._before
 
     def _limit(self, committed: bool) -> int:
-        """The index behind the last batch that may be read."""
+        """Return the index after the last batch that may be read."""
         unstable = self.producers.first_unstable_offset if committed else None
         return len(self._batches) if unstable is None else bisect_left(self._base_offsets, unstable)
 
     def _batch_at(self, offset: int) -> int:
-        """The index of the batch that holds the offset; behind the last one for the log's end."""
+        """Return the index of the batch with the offset; for the log's end, the index after the last
+        batch."""
         if offset >= self.high_watermark:
             return len(self._batches)
         index = max(0, bisect_right(self._base_offsets, offset) - 1)
@@ -278,10 +281,10 @@ class PartitionLog:
     def read(
         self, offset: int, max_bytes: int, *, at_least_one: bool, committed: bool = False
     ) -> ReadRecords:
-        """Whole batches from the one that holds `offset` on, `max_bytes` at most.
+        """Return whole batches from the one with `offset` on, `max_bytes` at most.
 
-        With `at_least_one` the first batch comes even if it is larger (KIP-74). With `committed` nothing
-        comes from an open transaction on, and what aborted ones left is told (KIP-98).
+        With `at_least_one`, the first batch is returned even if it is larger (KIP-74). With `committed`, no
+        records from an open transaction on are returned, and aborted ones are reported (KIP-98).
         :raises ProtocolError: OFFSET_OUT_OF_RANGE.
         """
         if not self.log_start_offset <= offset <= self.high_watermark:
@@ -304,7 +307,7 @@ class PartitionLog:
         return ReadRecords(batches, tuple(self.producers.aborted(offset, end)))
 
     def offset_for_time(self, timestamp_ms: int) -> Sliced[tuple[int, int] | None]:
-        """Find (offset, timestamp) of the first record at or after that time; none behind it is read."""
+        """Find (offset, timestamp) of the first record at or after that time, without reading later ones."""
 
         def fits(record: StoredRecord) -> bool:
             return record.timestamp >= timestamp_ms and record.offset >= self.log_start_offset
@@ -317,7 +320,7 @@ class PartitionLog:
     def offset_of_max_timestamp(self) -> Sliced[tuple[int, int] | None]:
         """Find (offset, timestamp) of the latest record, the first of several (KIP-734).
 
-        The answer is remembered while that batch is the latest.
+        The result is remembered while that batch is the latest.
         """
         if not self._batches:
             return None
@@ -327,7 +330,7 @@ class PartitionLog:
             best = StoredRecord(last_offset(batch), -1, None, False, 0, 0, 0)
 
             def is_latest(record: StoredRecord) -> bool:
-                # In an older journal a header may state a later time than any record has.
+                # In an older journal, a header may have a later time than any record.
                 nonlocal best
                 best = record if record.timestamp > best.timestamp else best
                 return record.timestamp >= latest
@@ -337,9 +340,10 @@ class PartitionLog:
         return self._latest[1]
 
     def retained_from(self, now_ms: int, *, retention_ms: int, retention_bytes: int) -> int:
-        """The offset before which batches are too old, or too many; -1 is no limit.
+        """Return the offset before which batches are too old, or the log is too large; -1 means no limit.
 
-        A batch is what a segment is in Kafka: it goes as a whole, and the log stays as long as it may be.
+        A batch corresponds to a segment in Kafka: it is deleted as a whole, and the log stays as large as
+        allowed.
         """
         size, offset = self.size, self.log_start_offset
         limit = self.last_stable_offset
@@ -353,11 +357,11 @@ class PartitionLog:
         return offset
 
     def compact(self, now_ms: int, *, min_lag_ms: int, delete_retention_ms: int) -> Sliced[list[int]]:
-        """Keep the newest record of each key, and no tombstone that is older than that.
+        """Keep the newest record of each key, and no tombstone older than the retention time.
 
-        The newest batch is left alone, as Kafka leaves the segment that is written to, and so are
-        transactions: what they wrote stays, and replaces nothing. So do batches that can't be read, which
-        older journals hold; where they start is returned. Batches may be appended or deleted between slices.
+        The newest batch is not compacted, like Kafka's active segment. Transactions are not compacted either:
+        their records are kept, and replace no others. Batches that can't be read, which older journals have,
+        are kept too; their offsets are returned. Batches may be appended or deleted between slices.
         """
         if self._cleaned_to == self.high_watermark:
             return []
@@ -383,11 +387,11 @@ class PartitionLog:
                     if (kept := replaced.get(int.from_bytes(batch[:8]), batch)) is not None
                 ]
         self._cleaned_to = end if everything and not compaction.has_tombstones else -1
-        self._compaction = None  # it holds keys
+        self._compaction = None  # free the memory of its keys
         return sorted(compaction.unreadable)
 
     def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:
-        """Put other batches, or none, in the place of some, by their base offsets."""
+        """Replace some batches by others, or remove them, by their base offsets."""
         kept = [
             (base, batch, latest if batch is old else stored_batch(batch).max_timestamp)
             for base, old, latest in zip(self._base_offsets, self._batches, self._max_timestamps, strict=True)
@@ -404,7 +408,7 @@ class PartitionLog:
         self._has_gaps = True
 
     def check_leader_epoch(self, epoch: int) -> None:
-        """Compare what a client believes with the log's epoch; -1 believes nothing.
+        """Compare the client's leader epoch with the log's epoch; -1 is not compared.
 
         :raises ProtocolError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
         """
@@ -414,8 +418,8 @@ class PartitionLog:
         raise ProtocolError(code, f"leader epoch {epoch}, here it is {self.leader_epoch}")
 
     def diverges(self, epoch: int, offset: int) -> bool:
-        """Return true if this log never had a record of that epoch just before that offset; -1 believes
-        nothing.
+        """Return true if this log never had a record of that epoch just before that offset; -1 is not
+        checked.
 
         :raises ProtocolError: OFFSET_OUT_OF_RANGE for an epoch that is not the log's (KIP-595).
         """
@@ -430,11 +434,11 @@ class PartitionLog:
         self._listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
-        """Take a listener back; one that is gone does no harm."""
+        """Remove a listener, if it is still there."""
         self._listeners.pop(listener, None)
 
     def close(self) -> None:
-        """The topic is gone: wake everybody who waits for records."""
+        """Close the log of a deleted topic: wake all requests that wait for records."""
         self.is_closed = True
         for listener in tuple(self._listeners):
             listener()

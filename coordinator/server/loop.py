@@ -22,12 +22,12 @@ _LONGEST_S = 100 * 365 * 86_400.0
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop if that is installed (`fencepost[embedded]` brings it), else asyncio's own."""
+    """Return a uvloop loop if uvloop is installed (`fencepost[embedded]` brings it), else asyncio's own."""
     return _factory()()
 
 
 def accepts_quickly(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop has a way to accept of its own that makes no Python socket of each client: uvloop's."""
+    """Return true if the loop accepts connections without a Python socket for each client, as uvloop does."""
     uvloop = sys.modules.get("uvloop")
     return uvloop is not None and isinstance(loop, uvloop.Loop)
 
@@ -39,14 +39,14 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop]:
     import uvloop
 
     class ExactLoop(uvloop.Loop):
-        """With asyncio's promises about time.
+        """uvloop's loop with asyncio's guarantees about time.
 
-        uvloop's clock stands still within a turn and counts whole milliseconds, so its timers may come up to
-        one too early. Here none does: what is due in half a millisecond may take two.
+        uvloop's clock does not advance within a turn and counts whole milliseconds, so its timers may fire up
+        to one millisecond early. Here none does: a timer for half a millisecond may take two.
         """
 
         def time(self) -> float:
-            """The monotonic clock."""
+            """Return the monotonic clock."""
             return time.monotonic()
 
         def call_later(
@@ -74,28 +74,28 @@ def _factory() -> Callable[[], asyncio.AbstractEventLoop]:
 
 
 class ServerClock:
-    """Milliseconds since the epoch that never go back, whatever happens to the wall clock meanwhile."""
+    """Milliseconds since the epoch that never decrease, even if the wall clock does."""
 
     __slots__ = ("_advanced_ms", "_loop", "_offset")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._offset = time.time() - loop.time()
-        self._advanced_ms = 0  # of its own: a float that is large has no milliseconds
+        self._advanced_ms = 0  # separate, as a large float has no milliseconds
 
     def now_ms(self) -> int:
-        """The time now."""
+        """Return the present time."""
         return int((self._loop.time() + self._offset) * 1000) + self._advanced_ms
 
     def latest_ms(self) -> int:
-        """The later of this clock and the machine's, which goes on while the machine sleeps."""
+        """Return the later of this clock and the machine's, which advances while the machine sleeps."""
         return max(self.now_ms(), int(time.time() * 1000))
 
     def advance_to(self, when_ms: int) -> None:
-        """Let the time be at least that from now on. Timers that were set do not know: set them anew."""
+        """Advance the time to at least that. Existing timers are not adjusted: set them again."""
         self._advanced_ms += max(0, when_ms - self.now_ms())
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run the callback when `now_ms()` has reached that time, not before."""
-        # A millisecond of a float may come out a hair below the whole number.
+        # A float in milliseconds may be slightly below the whole number.
         return self._loop.call_at((when_ms - self._advanced_ms + 0.001) / 1000 - self._offset, callback)

@@ -1,7 +1,7 @@
-"""Answers about committed offsets.
+"""Handlers of requests about committed offsets.
 
-Topics are looked up before the coordinator sees a request, as Kafka's broker does: partitions that do not
-exist get their error, the others go on. Of what is fetched, topics with unknown ids come last.
+Topics are looked up before the coordinator sees a request, as in Kafka's broker: partitions that do not exist
+get their error, the others continue. In fetched results, topics with unknown ids are last.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fencepost.coordinator.server.turns import Work, in_turns
 
 
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
-    """Commits what exists."""
+    """Commit positions of partitions that exist."""
     by_id = call.api_version >= TOPIC_IDS_VERSION
     known = services.cluster.image.by_name
 
@@ -64,12 +64,12 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
 
 
 MAX_QUESTIONS_PER_GROUP = 10
-"""How often one OffsetFetch may name a group, each time for other partitions."""
+"""Number of times that one OffsetFetch may name a group, each time for other partitions."""
 
 
 @in_turns
 def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Work[OffsetFetchReply]:
-    """Each group by itself. A group that is named twice in the same words is answered once."""
+    """Fetch each group by itself. A group that is named twice in the same words has one result."""
     questions = dict.fromkeys(call.groups)
     times = Counter(group.group_id for group in questions)
     too_often = {group_id for group_id, count in times.items() if count > MAX_QUESTIONS_PER_GROUP}
@@ -86,7 +86,7 @@ def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Wor
 
 
 def _each_once(topics: tuple[OfTopic[int], ...]) -> list[OfTopic[int]]:
-    """The same partitions, without those that were named before, and topics without any left."""
+    """Return the partitions without repeated ones, and no topic that has only repeated ones."""
     seen: dict[tuple[str | None, TopicId | None], set[int]] = {}
     once = []
     for topic in topics:
@@ -138,7 +138,8 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
 
 
 def _name_of(services: Services, reference: OfTopic[int], with_ids: bool) -> str | None:
-    """A name need not exist any more; an id that is gone has no name to look for."""
+    """Return the topic's name. A name need not exist any more; the id of a deleted topic has no name to look
+    for."""
     if not with_ids:
         return reference.name
     return None if reference.topic_id is None else services.cluster.image.name_of(reference.topic_id)
@@ -156,7 +157,7 @@ def _fetched(reply: OffsetFetchResponse, name: str | None, number: int) -> Fetch
 def _all_topics(
     services: Services, reply: OffsetFetchResponse, with_ids: bool
 ) -> tuple[OfTopic[FetchedOffset], ...]:
-    """By name; with ids only those topics that still exist."""
+    """Return all topics by name; with ids, only those that still exist."""
     by_name: dict[str, list[FetchedOffset]] = {}
     for name, number in sorted(reply.offsets):
         by_name.setdefault(name, []).append(_fetched(reply, name, number))
@@ -173,7 +174,7 @@ def _all_topics(
 
 
 def offset_delete(services: Services, call: OffsetDeleteCall, asked: Asked) -> OffsetDeleteReply:
-    """Deletes what exists."""
+    """Delete offsets of partitions that exist."""
     if not call.group_id:
         return OffsetDeleteReply(error_code=ErrorCode.INVALID_GROUP_ID)
     existing = ExistingTopics(services.cluster, call.topics, int)

@@ -1,4 +1,4 @@
-"""What one log remembers of its producers: sequences, and transactions that are open or aborted.
+"""The state of one log's producers: sequences, and transactions that are open or aborted.
 
 The rules are those of Kafka's ProducerStateManager (KIP-98; KIP-890 for markers with a higher epoch).
 """
@@ -17,9 +17,11 @@ from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 _REMEMBERED_VERIFICATIONS = 1_000
-"""How many producers are remembered whose transactions may never come: clients make up what they like."""
+"""Number of remembered producers whose transactions have not begun. It is limited, as clients may make up any
+number."""
 _REMEMBERED_BATCHES = 5
-"""How many batches of a producer are recognised when they come again: as many as it may have in flight."""
+"""Number of a producer's batches that are recognised when they are sent again: as many as it may have in
+flight."""
 _SEQUENCES = 2**31
 
 
@@ -30,13 +32,13 @@ class _Batch(NamedTuple):
 
 
 class _Verification(NamedTuple):
-    """What the coordinator was asked about, before the first batch of a transaction is in the log."""
+    """A question to the coordinator, before the first batch of a transaction is in the log."""
 
     epoch: int
     own_epochs: bool
-    """True if each transaction of the producer has an epoch of its own."""
+    """True if each transaction of the producer has its own epoch."""
     first: int
-    """The lowest sequence of those that came."""
+    """The lowest sequence that was received."""
 
 
 class _Producer:
@@ -74,10 +76,10 @@ class Producers:
         return next(iter(self._open.values()), None)
 
     def needs_verification(self, header: BatchHeader, *, own_epochs: bool) -> bool:
-        """Return true if a batch may begin a transaction here, so that the coordinator has to know of it.
+        """Return true if a batch may begin a transaction here, so that the coordinator must verify it.
 
-        If so it is remembered, until one is in the log: no later batch gets ahead of it.
-        `own_epochs` is whether each transaction of the producer has an epoch of its own.
+        If so, it is remembered until a batch is in the log, so that no later batch gets ahead of it.
+        `own_epochs` is true if each transaction of the producer has its own epoch.
         :raises ProtocolError: INVALID_PRODUCER_EPOCH for a producer that was fenced.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
@@ -104,7 +106,7 @@ class Producers:
             )
 
     def check(self, header: BatchHeader) -> int | None:
-        """The base offset of the same batch when it is here already, None when it may be appended.
+        """Return the base offset of the same batch if it is in the log already, None if it may be appended.
 
         :raises ProtocolError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_TXN_STATE for
             a batch outside of the transaction that the producer has open.
@@ -121,7 +123,7 @@ class Producers:
         self._check_epoch(producer_id, epoch)
         self._check_first(producer_id, first)
         if producer is None:
-            # Nothing is known of it: it is new, or its records were deleted. Any sequence will do.
+            # The producer is unknown: it is new, or its records were deleted. Any sequence is accepted.
             return None
         same = epoch == producer.epoch and producer.batches
         expected = (producer.batches[-1].last + 1) % _SEQUENCES if same else 0
@@ -134,7 +136,7 @@ class Producers:
         return None
 
     def _check_first(self, producer_id: int, first: int) -> None:
-        """Let nothing come before the batch that began a transaction, and was refused or is still to come."""
+        """Refuse batches before the one that began a transaction, if that was refused or is still to come."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             return
@@ -147,7 +149,7 @@ class Producers:
             )
 
     def appended(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch is in the log."""
+        """Note that a batch is in the log."""
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer = self._at_epoch(header.producer_id, header.producer_epoch)
@@ -170,7 +172,7 @@ class Producers:
             )
 
     def ended(self, producer_id: int, epoch: int, *, commit: bool, offset: int, timestamp_ms: int) -> None:
-        """A marker is in the log, at `offset`."""
+        """Note that a marker is in the log, at `offset`."""
         producer = self._at_epoch(producer_id, epoch)
         producer.last_timestamp = timestamp_ms
         producer.coordinator_epoch = COORDINATOR_EPOCH
@@ -190,7 +192,7 @@ class Producers:
         return producer
 
     def active(self) -> Iterator[ActiveProducer]:
-        """All that are remembered."""
+        """Return all remembered producers."""
         for producer_id, producer in sorted(self._producers.items()):
             start = producer.transaction_start
             yield ActiveProducer(
@@ -203,12 +205,13 @@ class Producers:
             )
 
     def aborted(self, start: int, end: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions with records from `start` up to but not with `end`."""
+        """Return the aborted transactions with records from `start` up to but not with `end`."""
         first = bisect_left(self._aborted, start, key=lambda entry: entry[0])
         return (entry for _, entry in self._aborted[first:] if entry.first_offset < end)
 
     def forget_before(self, offset: int) -> None:
-        """The log starts at `offset` now: transactions that were aborted before it hide nothing."""
+        """Forget transactions that were aborted before `offset`, the log's new start: they hide no records
+        now."""
         del self._aborted[: bisect_left(self._aborted, offset, key=lambda entry: entry[0])]
 
 

@@ -1,7 +1,7 @@
-"""Responses that are sent again as bytes: neither a message nor a codec is needed then.
+"""Responses that are sent again as bytes, without a message or a codec.
 
-Clients that connect ask for versions and brokers in the same words; one that joins a group asks five such
-questions. In steady state each heartbeat of a connection is, except for its number, the one before.
+Clients that connect ask for versions and brokers in the same words; a client that joins a group sends five
+such requests. In steady state, each heartbeat of a connection equals the previous one, except for its number.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.services import Handler
 
 ASKED_AGAIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
-"""Every client that connects asks these, mostly in the same words.
+"""Every client that connects sends these requests, mostly in the same words.
 
 Their responses follow from the request, the address that was asked, and the state of the cluster.
 """
@@ -30,11 +30,11 @@ _LONGEST: Final = 1024
 """Requests of more bytes are no client's first ones, and heartbeats are full requests: neither is kept."""
 _MOST: Final = 256
 _ROOM: Final = 8 << 20
-"""So many answers, and bytes of them. When they are full, all go."""
+"""Limits of responses, and of their bytes. When one is reached, all are dropped."""
 
 
 class RepeatedRequest(NamedTuple):
-    """A request, whoever asks. `body` begins behind the client's id."""
+    """A request from any client. `body` begins after the client's id."""
 
     local_host: str
     api_key: int
@@ -43,22 +43,22 @@ class RepeatedRequest(NamedTuple):
 
 
 class KnownAnswer(NamedTuple):
-    """What was answered once."""
+    """A response that was sent once."""
 
     request: Any
     size: bytes
     rest: bytes
-    """What stands before and behind the request's number."""
+    """The bytes before (`size`) and after (`rest`) the request's number."""
 
     def to(self, frame: bytes) -> bytes:
-        """The whole answer to the request in this frame."""
+        """Return the whole response to the request in this frame."""
         return self.size + frame[4:8] + self.rest
 
 
 class RepeatedAnswers:
-    """The answers of one broker, kept while topics and brokers stay as they are.
+    """The responses of one broker, kept while topics and brokers are unchanged.
 
-    They are those of the handlers that it starts with: whatever stands in their place later is always asked.
+    They are from the handlers that it starts with: a handler that replaces one later is always called.
     """
 
     def __init__(self, cluster: KafkaCluster, handlers: Mapping[int, Handler]) -> None:
@@ -69,7 +69,7 @@ class RepeatedAnswers:
         self._bytes = 0
 
     def find(self, question: RepeatedRequest, handler: Handler) -> KnownAnswer | None:
-        """What this handler answered, and would answer again."""
+        """Return the response that this handler gave, if it would give it again."""
         image, nodes, stopped = self._state
         cluster = self._cluster
         if cluster.image is not image or cluster.nodes is not nodes or cluster.stopped is not stopped:
@@ -78,7 +78,7 @@ class RepeatedAnswers:
         return self._answers.get(question) if handler is self._handlers[question.api_key] else None
 
     def keep(self, question: RepeatedRequest, handler: Handler, request: Any, answer: list[bytes]) -> None:
-        """Remember the pieces of an answer."""
+        """Remember the pieces of a response."""
         if len(question.body) > _LONGEST or handler is not self._handlers[question.api_key]:
             return
         whole = b"".join(answer)
@@ -90,7 +90,8 @@ class RepeatedAnswers:
     def keep_later(
         self, question: RepeatedRequest, handler: Handler, request: Any
     ) -> Callable[[list[bytes]], None]:
-        """What keeps an answer that takes some turns, unless topics or brokers change meanwhile."""
+        """Return a callback that keeps a response that takes several turns, unless topics or brokers change
+        meanwhile."""
         image, nodes = self._cluster.image, self._cluster.nodes
 
         def keep(answer: list[bytes]) -> None:
@@ -123,12 +124,13 @@ class SteadyHeartbeat:
         return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
 
     def remember(self, frame: bytes, request: Any) -> None:
-        """Keep a request and what it was read as."""
+        """Keep a request's bytes and its message."""
         if len(frame) <= _REMEMBERED_BYTES:
             self._head, self._tail, self.request = frame[:4], frame[8:], request
 
     def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
-        """The coordinator gives the same object while nothing changes: its bytes are kept."""
+        """Return the response as bytes. The coordinator returns the same object while nothing changes: its
+        bytes are kept."""
         if reply is not self._reply:
             answer = response_header(0, len(body := pack_heartbeat(reply)), flexible=True) + body
             self._reply, self._size, self._rest = reply, answer[:4], answer[8:]

@@ -1,4 +1,4 @@
-"""What the handlers of one broker share, and what they are told about each request."""
+"""The services that the handlers of one broker share, and the data they receive about each request."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ R = TypeVar("R")
 
 
 class NoReply:
-    """The answer to a request that wants none (Produce with acks 0)."""
+    """The reply to a request that wants no response (Produce with acks 0)."""
 
 
 NO_REPLY = NoReply()
 
 
 class Unanswered(Exception):
-    """A request gets no answer: the connection is closed instead. The text says why."""
+    """A request gets no response: the connection is closed instead. The text has the reason."""
 
 
 class Services(NamedTuple):
-    """The parts of a broker that answer requests."""
+    """The parts of a broker that handle requests."""
 
     cluster: KafkaCluster
     groups: GroupCoordinators
@@ -47,23 +47,23 @@ class Services(NamedTuple):
     node_id: int
     loop: asyncio.AbstractEventLoop
     work_queue: WorkQueue
-    gate: Gate = Gate()  # open for good: nobody shuts it
+    gate: Gate = Gate()  # always open
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     credentials: Credentials | None = None
-    """Who may connect; None for anybody."""
+    """The users that may connect; None if any client may connect."""
     long_requests: LongRequests | None = None
-    """What keeps turns of the loop short; None if the loop is not shared with other clients."""
+    """Keeps turns of the loop short; None if the loop is not shared with other clients."""
 
     @overload
     def ask(self, request: Asks[R]) -> R: ...
     @overload
     def ask(self, request: AsksAndWaits[R]) -> R | asyncio.Future[R]: ...
     def ask(self, request: Any) -> Any:
-        """The coordinator's reply, or a future of it if the request has to wait."""
+        """Return the coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition that this broker leads.
+        """Return the log of a partition that this broker leads.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
         """
@@ -77,7 +77,7 @@ class Services(NamedTuple):
         return log
 
     def replica_log(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition that this broker leads or follows.
+        """Return the log of a partition that this broker leads or follows.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
         """
@@ -96,22 +96,22 @@ class OpenConnection(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing is answered on it any more."""
+        """True if no response is sent on it any more."""
 
     def close(self) -> None:
-        """Close it without another answer."""
+        """Close it without another response."""
 
 
 class Asked(NamedTuple):
-    """One request as it came."""
+    """One request as it was received."""
 
     context: RequestContext
     local_host: str
     """The address of ours that the client used."""
     connection: OpenConnection
     login: Login | None = None
-    """What the client has to do before it is served; None when that is done, or nothing is asked for."""
+    """The login that the client must complete before it is served; None if it is done, or not required."""
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]
-"""Answers a message with its reply, with a future of it, or with NO_REPLY; or raises `Unanswered`."""
+"""Handles a message and returns its reply, a future of it, or NO_REPLY; or raises `Unanswered`."""

@@ -1,6 +1,6 @@
 """The journal of a cluster, which outlives its brokers: groups, topics, transactions, records.
 
-A gate between responses and the wire is shut while something that they may tell of is not on disk.
+A gate between responses and the wire is shut while data that they may report is not on disk.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fencepost.coordinator.protocol.transaction_records import TransactionRecord
 
 
 class Gate:
-    """Lets answers out after a flush. All that one turn of the loop appended shares the flush at its end.
+    """Lets responses out after a flush. All appends in one turn of the loop share the flush at its end.
 
-    `flush` brings it to the disk; `on_failure` is told when it can't, and then the gate stays shut for good.
+    `flush` writes them to the disk; `on_failure` is called if it can't, and then the gate stays shut.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Gate:
         self._failed = False
 
     def shut(self) -> None:
-        """Something was appended. Without a running loop it is flushed at once.
+        """Shut the gate after an append. Without a running loop, flush immediately instead.
 
         :raises JournalFailed: if that fails.
         """
@@ -58,7 +58,7 @@ class Gate:
         self._waiting[callback] = None
 
     def open(self) -> None:
-        """Flush, and let out who waits. A gate that is open stays so."""
+        """Flush, and run the waiting callbacks. A gate that is open stays open."""
         if not self.is_shut or self._failed:
             return
         try:
@@ -75,9 +75,9 @@ class Gate:
 
 
 class Storage:
-    """A journal file, open. `keeps_records` says whether produced records go there too, or only the rest.
+    """A journal file, open. `keeps_records` is true if produced records are stored too, not only the rest.
 
-    :raises BrokenJournal: if the file is no journal, or a damaged one.
+    :raises BrokenJournal: if the file is not a journal, or is damaged.
     :raises EnvironmentLacks: if it can't be opened or written, or is in use.
     """
 
@@ -87,7 +87,7 @@ class Storage:
         self.failure: JournalFailed | None = None
         self.gate = Gate(self._flush, self._failed)
         self.on_failure: Callable[[], None] = lambda: None
-        """Called once the disk does not take what is written; nothing is acknowledged from then on."""
+        """Called once the disk does not accept a write; nothing is acknowledged from then on."""
         self._journal = SqliteJournal(path, on_pending=self.gate.shut)
         if not keeps_records and self._journal.keeps_batches:
             self._journal.close()
@@ -110,20 +110,20 @@ class Storage:
             self._journal.append_batch(topic_id, partition, batch)
 
     def drop_batches(self, topic_id: str, partition: int, before: int) -> None:
-        """Forget what a partition's log no longer holds."""
+        """Forget the batches that a partition's log no longer holds."""
         if self.keeps_records:
             self._journal.drop_batches(topic_id, partition, before)
 
     def __iter__(self) -> Iterator[Record]:
-        """The records of groups."""
+        """Return the records of groups."""
         return (record for record in self._all() if isinstance(record, Record))
 
     def cluster_records(self) -> Iterator[ClusterRecord]:
-        """The records of the cluster."""
+        """Return the records of the cluster."""
         return (record for record in self._all() if isinstance(record, ClusterRecord))
 
     def transaction_records(self) -> Iterator[TransactionRecord]:
-        """The records of transactional ids."""
+        """Return the records of transactional ids."""
         return (record for record in self._all() if isinstance(record, TransactionRecord))
 
     def batches(self) -> Iterator[tuple[str, int, bytes]]:
@@ -135,13 +135,13 @@ class Storage:
         return iter(self._journal)
 
     def close(self) -> None:
-        """Let go of the file. What was not flushed and can't be any more was acknowledged to nobody."""
+        """Close the file. Data that was not flushed, and can't be any more, was not acknowledged."""
         with contextlib.suppress(JournalFailed):
             self._journal.close()
 
 
 def repaired(path: Path, config: GroupCoordinatorConfig) -> Repaired | None:
-    """Repair a journal that can't be loaded; None if there is nothing to repair.
+    """Repair a journal that can't be loaded; return None if there is nothing to repair.
 
     :raises BrokenJournal: if the file was never a journal.
     :raises EnvironmentLacks: if it can't be opened, or the repaired file can't be written.

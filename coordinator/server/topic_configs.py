@@ -1,4 +1,4 @@
-"""The settings of topics: Kafka's names, types and defaults, how it reads them, and what topics inherit."""
+"""The settings of topics: Kafka's names, types and defaults, their parsing, and inherited values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _Read = Callable[[str], str]
 
 
 class TopicSetting(NamedTuple):
-    """One setting. `read` takes a value without spaces around it, and answers it as Kafka tells it.
+    """One setting. `read` takes a value without spaces around it, and returns it in Kafka's form.
 
-    It raises a ValueError that says in Kafka's words what is wrong.
+    It raises a ValueError with Kafka's message.
     """
 
     default: str
@@ -38,7 +38,7 @@ class TopicSetting(NamedTuple):
 _WHOLE = re.compile("[+-]?[0-9]{1,1000}")
 """Nothing longer is in any range, and Python refuses to convert some thousand digits."""
 _DECIMAL = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?)[fd]?", re.IGNORECASE)
-"""As Java reads it: its type may follow, and `1_0` is none."""
+"""A number as Java reads it: its type may follow, and `1_0` is not a number."""
 _REPLICAS = re.compile("(?:[0-9]+:[0-9]+)?")
 
 
@@ -108,7 +108,7 @@ def _one_of(*words: str) -> _Read:
 
 
 def _elements(text: str) -> tuple[str, ...]:
-    """Each once, in the order of the text."""
+    """Return each element once, in the order of the text."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(","))) if text else ()
 
 
@@ -168,8 +168,8 @@ TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
 }
 """By name, sorted (Kafka 4.3, Topic Configs).
 
-What they say about files, replicas and compression has no effect here. Nothing is removed unless a topic says
-so, so the default of `retention.ms` is not Kafka's.
+Settings for files, replicas and compression have no effect here. Records are only removed if a topic says so,
+so the default of `retention.ms` is not Kafka's.
 """
 
 BROKER_SETTINGS: Mapping[str, str] = {
@@ -318,11 +318,11 @@ KAFKA_DEFAULTS = TopicDefaults()
 def read_topic_configs(
     configs: Mapping[str, str], defaults: TopicDefaults = KAFKA_DEFAULTS
 ) -> dict[str, str]:
-    """Return these settings as Kafka tells them: lists and numbers without spaces, True as true.
+    """Return these settings in Kafka's form: lists and numbers without spaces, True as true.
 
     `defaults` are the values of settings that are missing.
 
-    :raises ProtocolError: INVALID_CONFIG, with the setting and what is wrong with it.
+    :raises ProtocolError: INVALID_CONFIG, with the setting and the problem.
     """
     read = {}
     for name, value in configs.items():

@@ -1,4 +1,4 @@
-"""Answers to InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit."""
+"""Handlers of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AS_OLDER_CLIENTS_KNOW_IT = {
 def init_producer_id(
     services: Services, request: transactions.InitProducerIdRequest, asked: Asked
 ) -> transactions.InitProducerIdResponse:
-    """An id that nobody has, or the next epoch under a transactional id."""
+    """Return a fresh id, or the next epoch of a transactional id."""
     if request.names_half:
         return transactions.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
@@ -46,7 +46,7 @@ def init_producer_id(
 
 @in_turns
 def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) -> Work[AddPartitionsReply]:
-    """All partitions of a transaction, or none; what does not exist stops the others."""
+    """Add all partitions of a transaction, or none: a missing one prevents the others."""
     added = []
     for one in call.transactions:
         added.append((one.transactional_id, _added(services, one)))
@@ -55,7 +55,7 @@ def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) ->
 
 
 _TRANSACTION = 50
-"""What it costs to ask about one transaction, in elements of a request."""
+"""Cost of a query about one transaction, in elements of a request."""
 
 
 def _added(
@@ -80,12 +80,12 @@ def _exists(services: Services, partition: TopicPartition) -> bool:
 
 
 def ask(services: Services, request: Asks[R], asked: Asked) -> R:
-    """The transaction coordinator's reply. EndTxn has one when the markers are written."""
+    """Return the transaction coordinator's reply. EndTxn gets it when the markers are written."""
     return services.transactions.ask(request, services.node_id)
 
 
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
-    """Positions that count with the transaction; first the transaction is checked, then the member."""
+    """Commit positions with the transaction; first the transaction is checked, then the member."""
 
     def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
         code = _refusal(services, call)
@@ -109,7 +109,8 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
 
 
 def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
-    """What stands in the way. Only the group's coordinator adds the group to the transaction."""
+    """Return the error that prevents the commit, or NONE. Only the group's coordinator adds the group to the
+    transaction."""
     if not call.group_id:
         return ErrorCode.INVALID_GROUP_ID
     code = services.groups.absence(call.group_id, services.node_id)
@@ -117,7 +118,7 @@ def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
 
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
-    """What of the transaction stands in the way; the offsets of newer clients' groups are added to it."""
+    """Return the error of the transaction, or NONE. For newer clients, add the group to the transaction."""
     added = call.api_version >= _ADDED_BY_BROKER_FROM
     code = services.transactions.check_offsets(
         transactions.AddOffsetsToTxnRequest(

@@ -1,4 +1,4 @@
-"""Who coordinates which transactional id, and what carries out a transaction's end in logs and groups."""
+"""The coordinators of transactional ids, and the code that ends transactions in logs and groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 _R = TypeVar("_R")
 
 _RETRY_S = 0.02
-"""How soon groups that are being loaded are told again of a transaction's end."""
+"""Time after which groups that are loading are notified again of a transaction's end, in s."""
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 11, 12
 """Versions of Produce: the first that knows TRANSACTION_ABORTABLE, the first whose partitions are added."""
 _RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR})
@@ -64,7 +64,7 @@ class TransactionCoordinators:
         self._retries: dict[asyncio.TimerHandle, None] = {}
 
     def start(self, clock: ServerClock) -> None:
-        """Load what is on record, and carry out ends that were decided before."""
+        """Load the records, and carry out ends that were decided before."""
         self._clock = clock
         known = self.coordinator.transactions
         records: Iterable[TransactionRecord] = (
@@ -79,7 +79,7 @@ class TransactionCoordinators:
         self._host.run_due()
 
     def close(self) -> None:
-        """Nothing happens by itself any more."""
+        """Stop all timers."""
         self._clock = None
         if self._host is not None:
             self._host.abandon()
@@ -88,17 +88,17 @@ class TransactionCoordinators:
         self._retries.clear()
 
     def now_ms(self) -> int:
-        """The time by which transactions are late."""
+        """Return the time by which transactions time out."""
         assert self._clock is not None
         return self._clock.now_ms()
 
     def latest_ms(self) -> int:
-        """The time by which a producer may have made a record, by the clock of the cluster or its own."""
+        """Return the latest time that a producer's record may have, by the cluster's clock or its own."""
         assert self._clock is not None
         return self._clock.latest_ms()
 
     def leader_id(self, transactional_id: str) -> int:
-        """The broker that coordinates a transactional id."""
+        """Return the broker that coordinates a transactional id."""
         nodes = self._groups.node_ids
         node_id = nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
         return self._cluster.running_from(node_id) if self._cluster.stopped else node_id
@@ -129,7 +129,7 @@ class TransactionCoordinators:
         added = api_version >= _ADDED_BY_BROKER_FROM
         if not producers.needs_verification(header, own_epochs=added):
             return
-        assert transactional_id is not None, "nothing transactional comes without it"
+        assert transactional_id is not None, "a transactional batch has a transactional id"
         reply = self._process(
             AddPartitionsToTxnRequest(
                 transactional_id=transactional_id,
@@ -149,14 +149,14 @@ class TransactionCoordinators:
             code = ErrorCode.INVALID_TXN_STATE
         elif code in _RETRIABLE:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
-        raise ProtocolError(code, f"{partition.topic}-{partition.partition} is part of no open transaction")
+        raise ProtocolError(code, f"{partition.topic}-{partition.partition} is in no open transaction")
 
     def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
-        """Return true if a producer may commit offsets of a group in its transaction; newer clients' are
-        added.
+        """Return the error of committing a group's offsets in a transaction, or NONE; newer clients' groups
+        are added.
 
-        Once some are in it, the transactional id makes no difference any more: Kafka asks the coordinator of
-        that id only where the partition's log has no open transaction of the producer
+        Once the transaction has offsets of the group, the transactional id makes no difference: Kafka asks
+        the coordinator of that id only if the partition's log has no open transaction of the producer
         (UnifiedLog.hasOngoingTransaction).
         """
         known = self.coordinator.transactions
@@ -165,7 +165,7 @@ class TransactionCoordinators:
             request.group_id, request.producer_id
         ):
             own_id = self.coordinator.id_of(request.producer_id)
-            # At an epoch that the log does not know yet the producer has no open transaction in it.
+            # At an epoch that is new to the log, the producer has no open transaction in it.
             if own_id is not None and request.producer_epoch <= known[own_id].producer_epoch:
                 request = msgspec.structs.replace(request, transactional_id=own_id)
         return self._process(request).error_code
@@ -184,7 +184,8 @@ class TransactionCoordinators:
         self._notify(effect, effect.groups)
 
     def _notify(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
-        """Tell groups of the end, and then that it is over; those that are being loaded are told later."""
+        """Notify groups of the end, then the coordinator that it is complete; retry groups that are being
+        loaded."""
         left = []
         for group_id in groups:
             host = self._groups.shard_of(group_id).host
@@ -227,11 +228,11 @@ class TransactionCoordinators:
         self._retries[handle] = None
 
     def next_deadline(self) -> int | None:
-        """When the next transaction takes too long, or the next id is forgotten."""
+        """Return the time when the next transaction times out or the next id is forgotten, in ms."""
         return self.coordinator.next_deadline()
 
     def run_due(self) -> None:
-        """Abort transactions that take too long by now, and forget ids that nobody uses.
+        """Abort transactions that have timed out, and forget unused ids. The clock may have been moved.
 
         The clock may have been moved.
         """
@@ -240,7 +241,7 @@ class TransactionCoordinators:
 
 
 class _TransactionHooks(HostHooks):
-    """The way out of the host: markers are written, and groups are told."""
+    """Carries out effects of the host: writes markers, and notifies groups."""
 
     __slots__ = ("_end",)
 
@@ -248,5 +249,5 @@ class _TransactionHooks(HostHooks):
         self._end = end
 
     def carry_out(self, effect: WriteMarkers) -> None:
-        """End a transaction where it took place."""
+        """End a transaction in all logs and groups."""
         self._end(effect)

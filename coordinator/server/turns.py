@@ -1,8 +1,9 @@
 """Long work in turns of the loop, so that other clients never wait for long.
 
-A handler of a long list stops at times, a turn takes only some of the long requests, and work on records and
-names is done in slices. One piece of sliced work runs at a time, in the order of arrival, one slice per turn.
-A batch that is being read may take 64 MiB: the queue bounds the memory that all clients together can take.
+A handler of a long list pauses between turns, and one turn takes only some of the long requests. Work on
+records and names is done in slices. One piece of sliced work runs at a time, in the order of arrival, one
+slice per turn. A batch that is being read may take 64 MiB: the queue bounds the memory that all clients
+together can take.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 WORK_PER_TURN = 5_000
-"""How much a handler does in one turn of the loop, in elements of a request that cost little."""
+"""Work that a handler does in one turn of the loop, in cheap elements of a request."""
 CHANGE = 250
-"""What a change of the cluster's topics costs, in such elements."""
+"""Cost of a change of the cluster's topics, in such elements."""
 
 Work: TypeAlias = Generator[int, None, R]
-"""A handler's work: it yields what it did since it yielded last, and returns the response."""
+"""A handler's work: it yields the amount done since its last yield, and returns the response."""
 
 
 def in_turns(
@@ -36,7 +37,7 @@ def in_turns(
 ) -> Callable[Concatenate[Services, P], R | asyncio.Future[R]]:
     """Make a handler of a generator. It returns the response after one turn, else a future of it.
 
-    Where the loop is not shared it always returns the response.
+    If the loop is not shared, it always returns the response.
     """
 
     @functools.wraps(handler)
@@ -68,7 +69,7 @@ async def _finish(work: Work[R]) -> R:
         except StopIteration as finished:
             response: R = finished.value
             break
-    await asyncio.sleep(0)  # to write a long response takes a turn of its own
+    await asyncio.sleep(0)  # writing a long response takes another turn
     return response
 
 

@@ -26,7 +26,7 @@ STREAMS_GROUP_TYPE = "streams"
 
 
 def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> DescribedStreamsGroup:
-    """The group with all its members, by member id; its topics as they are needed once that is known."""
+    """Return the group with all its members, by member id, and its topics as needed once that is known."""
     epoch: int | None = None
     subtopologies: tuple[DescribedSubtopology, ...] = ()
     if configured is not None and configured.is_ready and configured.subtopologies is not None:
@@ -48,7 +48,7 @@ def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> Desc
 
 
 def missing(group_id: str, message: str) -> DescribedStreamsGroup:
-    """The answer for a group that is not there, or is none of this kind."""
+    """Return the response for a group that does not exist, or is of another kind."""
     if not group_id:
         return DescribedStreamsGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     code = ErrorCode.GROUP_ID_NOT_FOUND

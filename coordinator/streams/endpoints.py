@@ -1,4 +1,4 @@
-"""Which partitions can be asked for at which process: the map for interactive queries (KIP-1071)."""
+"""The partitions that can be queried at each process: the map for interactive queries (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fencepost.coordinator.streams.topology import ConfiguredSubtopology, Config
 def partitions_by_endpoint(
     group: StreamsGroup, member: StreamsGroupMember, topology: ConfiguredTopology, image: TopicsImage
 ) -> tuple[EndpointPartitions, ...]:
-    """An entry for each member with an endpoint, `member` as it is now and last.
+    """Return an entry for each member with an endpoint; `member` replaces its old version and is last.
 
-    :raises ProtocolError: UNKNOWN_SERVER_ERROR if there is such a member, and the topology's topics are not
-        right or not there any more: Kafka 4.3.1 has no other answer then.
+    :raises ProtocolError: UNKNOWN_SERVER_ERROR if there is such a member, and the topology's topics are wrong
+        or missing: Kafka 4.3.1 has no other response then.
     """
     others = (one for one in group.members.values() if one.member_id != member.member_id)
     found = []
@@ -36,7 +36,8 @@ def partitions_by_endpoint(
 def _partitions(
     tasks: TaskIds, subtopologies: Mapping[str, ConfiguredSubtopology], image: TopicsImage
 ) -> tuple[TopicPartitions, ...]:
-    """The partitions that tasks read; a topic with fewer partitions than tasks gives the first of them."""
+    """Return the partitions that tasks read; a topic with fewer partitions than tasks gives the first of
+    them."""
     found = []
     for subtopology_id, numbers in tasks.items():
         subtopology = subtopologies.get(subtopology_id)

@@ -28,7 +28,7 @@ from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.coordinator.streams.topology import required_topics, source_subtopologies
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, NOT_READY, ASSIGNING, RECONCILING, STABLE, _ = StreamsGroupState
 
 NO_TOPOLOGY_EPOCH = -1
@@ -36,9 +36,9 @@ NO_TOPOLOGY_EPOCH = -1
 
 
 class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
-    """A streams group: epochs, topology, members, the target assignment, and what follows from them.
+    """A streams group: epochs, topology, members, the target assignment, and what is derived from them.
 
-    What is derived is kept up to date as members change.
+    Derived data is updated as members change.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.topology: Topology | None = None
-        """What the first member brought; it stays while the group does."""
+        """The topology that the first member brought; it stays as long as the group exists."""
         self.source_subtopologies: Mapping[str, str] = {}
         """The subtopology that reads each topic."""
         self.validated_topology_epoch = 0
@@ -77,7 +77,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         return STABLE
 
     def target(self, member_id: MemberId) -> Tasks:
-        """A member's target; no tasks if it has none."""
+        """Return a member's target; no tasks if it has no target."""
         return self._targets.get(member_id, NO_TASKS)
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -85,7 +85,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         return bool(self._members) and topic in self.source_subtopologies
 
     def needs(self, topic: str) -> bool:
-        """Whether the topology needs the topic to be there: it is read, or is a changelog."""
+        """Return true if the topology needs the topic to exist: it is read, or is a changelog."""
         return self.topology is not None and topic in required_topics(self.topology)
 
     def hard_state(self) -> dict[str, Any]:
@@ -106,12 +106,12 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
     def metadata_record(
         self, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
     ) -> Record:
-        """The record of a new group epoch."""
+        """Return the record of a new group epoch."""
         value = StreamsGroupMetadataValue(epoch, metadata_hash, validated_topology_epoch, configs)
         return Record(StreamsGroupMetadataKey(self.group_id), value)
 
     def apply_metadata(self, key: StreamsGroupMetadataKey, value: StreamsGroupMetadataValue) -> None:
-        """Type 17: the group's epoch, and what it was raised for."""
+        """Type 17: apply the group's epoch, and the inputs that it was raised for."""
         self.group_epoch = value.epoch
         self.metadata_hash = value.metadata_hash
         self.validated_topology_epoch = value.validated_topology_epoch

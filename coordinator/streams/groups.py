@@ -1,4 +1,4 @@
-"""All streams groups of a coordinator: what records say of them, what runs in memory, and their timers."""
+"""All streams groups of a coordinator: their records, their state in memory, and their timers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     # Records
 
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Look again at what was seen for records that were not written."""
+        """Look at topics again for groups whose records were not written."""
         for group_id in {record.key.group_id: None for record in outcome.records}:
             soft = self.soft.groups.get(group_id)
             if soft is not None:
@@ -81,7 +81,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         try:
             return self._checked_heartbeat(request, now_ms)
         except ProtocolError as error:
-            # What a server did not expect it keeps to itself, as Kafka does.
+            # As in Kafka, clients get no message for an unexpected error.
             message = None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
             return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
 
@@ -107,7 +107,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         return heartbeat(group, self.soft, request, around, before)
 
     def _new_group(self, group_id: str, *, joins: bool) -> tuple[StreamsGroup, tuple[Record, ...]]:
-        """A group to join, and the end of the empty group of another kind that has the id."""
+        """Return a group to join, and the records that end an empty group of another kind with the id."""
         before = self._give_way(group_id)
         if before is None or not joins:
             raise self._not_found(group_id)
@@ -119,7 +119,8 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         return ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
 
     def _leave(self, group: StreamsGroup | None, request: StreamsGroupHeartbeatRequest) -> Outcome:
-        """A member goes. What it wants of the others counts even if it is no member (KAFKA-19190)."""
+        """Remove a member. Its request to stop the application counts even if it is not a member
+        (KAFKA-19190)."""
         if group is None:
             raise self._not_found(request.group_id)
         if request.shutdown_application:
@@ -133,7 +134,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         )
 
     def describe(self, request: StreamsGroupDescribeRequest, now_ms: int) -> Outcome:
-        """StreamsGroupDescribe: each group that was asked for, in that order."""
+        """StreamsGroupDescribe: describe each group of the request, in that order."""
         groups = []
         for group_id in request.group_ids:
             group = self._groups.get(group_id)
@@ -156,7 +157,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     # What happens without a request
 
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
-        """The cluster's topics are others; `changed` are the names of those that differ."""
+        """Take over the changed topics of the cluster; `changed` has the names of those that differ."""
         self.image = after
         names = tuple(changed)
         for group_id, group in self._groups.items():
@@ -164,7 +165,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
                 self.soft.groups[group_id].request_metadata_refresh()
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:
-        """Run the most overdue timer that does something; None if there is none."""
+        """Run the most overdue timer that has an effect; return None without one."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
             if key.kind is GroupTimerKind.INITIAL:
                 outcome = self._first_target(key.group_id, now_ms)
@@ -178,7 +179,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         return None
 
     def _first_target(self, group_id: str, now_ms: int) -> Outcome:
-        """The target of all members that joined while the group waited for them."""
+        """Compute the target of all members that joined while the group waited for them."""
         group = self._groups.get(group_id)
         configured = self.soft.of(group_id).configured
         if group is None or not group.members or configured is None:
@@ -227,7 +228,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     def reported(
         self, request: StreamsGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
     ) -> ReportedMember:
-        """Return what a heartbeat says of its member; partitions are those that active tasks read."""
+        """Return what a heartbeat reports about its member; partitions are those that active tasks read."""
         group = self._groups.get(request.group_id)
         if group is None:
             return ReportedMember(None, None)
@@ -239,11 +240,11 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         return ReportedMember(owned, assigned, member.state == StreamsGroupMemberState.STABLE)
 
     def knows_its_topics(self, group: StreamsGroup, image: TopicsImage) -> bool:
-        """Return whether the target is of the topics that the topology has now."""
+        """Return true if the target is based on the present topics of the topology."""
         if group.topology is None:
             return True
         return group.metadata_hash == metadata_hash(sorted(required_topics(group.topology)), image)
 
     def may_read(self, group: StreamsGroup, topic: str) -> bool:
-        """Return whether the topology reads the topic."""
+        """Return true if the topology reads the topic."""
         return topic in group.source_subtopologies

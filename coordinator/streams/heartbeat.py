@@ -1,8 +1,8 @@
-"""What one heartbeat does to its group: join, change, acknowledge, or nothing (KIP-1071, Heartbeat).
+"""The effect of one heartbeat on its group: join, change, acknowledge, or nothing (KIP-1071, Heartbeat).
 
 The order is Kafka's: find the member, update it, look at the topology's topics, raise the group epoch if the
-assignment's inputs changed, compute a target if one is due, and bring this one member closer to it. Others
-notice with their own heartbeats.
+assignment's inputs changed, compute a target if one is due, and bring this one member closer to it. Other
+members learn of it in their own heartbeats.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from fencepost.coordinator.streams.topology import (
 
 
 class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a heartbeat depends on besides its group and itself."""
+    """All inputs of a heartbeat other than its group and itself."""
 
     image: TopicsImage
     settings: StreamsGroupSettings
@@ -58,7 +58,7 @@ class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Step:
-    """One heartbeat as far as it has got: what to write, and what to tell."""
+    """One heartbeat so far: its records, and its statuses for the member."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def heartbeat(
     around: StreamsHeartbeatContext,
     before: tuple[Record, ...] = (),
 ) -> Outcome:
-    """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
+    """Return the outcome of a heartbeat with an epoch of 0 or more; `group` is new if it did not exist.
 
     `before` are the records that end a group of another kind, which gives way to this one.
 
@@ -122,7 +122,7 @@ def heartbeat(
 def _member(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, around: StreamsHeartbeatContext
 ) -> StreamsGroupMember:
-    """The member as it was, new or known."""
+    """Return the member before the heartbeat, new or known."""
     member_id = request.member_id
     if request.member_epoch != JOIN_EPOCH:
         member = group.member(member_id)
@@ -133,7 +133,7 @@ def _member(
 
 
 def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: StreamsGroupMember) -> Topology:
-    """The group's topology: what it has, or else what this member brings.
+    """Return the group's topology, or else the one that this member brings.
 
     :raises ProtocolError: INVALID_REQUEST for another topology than the group's, unless it is an older one.
     """
@@ -160,7 +160,7 @@ def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: Stream
 def _bumped(
     step: _Step, request: StreamsGroupHeartbeatRequest, topology: Topology, *, changed: bool
 ) -> tuple[ConfiguredTopology, int]:
-    """What became of the topology, and the group's epoch, which is raised if an input of targets changed."""
+    """Return the configured topology, and the group epoch, which is raised if an input of targets changed."""
     group, soft, around = step.group, step.soft, step.around
     epoch, digest, bump = group.group_epoch, group.metadata_hash, changed
     configured = soft.configured
@@ -221,9 +221,9 @@ def _reply(
     *,
     is_kept: bool,
 ) -> StreamsGroupHeartbeatResponse:
-    """The answer. It holds the tasks of a member that joins, or whose tasks changed.
+    """Return the response. It has the tasks of a member that joins, or whose tasks changed.
 
-    :raises ProtocolError: UNKNOWN_SERVER_ERROR where Kafka can't tell what is at which endpoint.
+    :raises ProtocolError: UNKNOWN_SERVER_ERROR if Kafka can't determine the partitions of an endpoint.
     """
     soft = step.soft
     changed = old.assigned != new.assigned
@@ -231,7 +231,7 @@ def _reply(
     if step.around.release is ReleaseVersion.V4_3:
         is_news = shown
     else:
-        # A member that joins again with what it had is no news any more.
+        # A member that joins again with unchanged tasks and endpoint is no news any more.
         is_news = changed or old.user_endpoint != new.user_endpoint
     if is_news and new.user_endpoint is not None:
         soft.endpoint_epoch += 1
@@ -252,7 +252,7 @@ def _reply(
         heartbeat_interval_ms=step.around.settings.heartbeat_interval_ms,
         status=tuple(step.status),
         tasks=new.assigned if shown else None,
-        # A group that this heartbeat makes does not keep the epoch.
+        # A group that this heartbeat creates does not keep the epoch.
         endpoint_information_epoch=soft.endpoint_epoch if is_kept else 0,
         partitions_by_endpoint=endpoints,
     )

@@ -1,4 +1,4 @@
-"""How members go: on their own, or by a timer; and how a group ends (KIP-1071)."""
+"""The removal of members that leave or time out, and the end of a group (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from fencepost.coordinator.streams.group import StreamsGroup
 def removal_records(
     group: StreamsGroup, member_ids: Collection[MemberId], release: ReleaseVersion
 ) -> tuple[Record, ...]:
-    """The records that remove members, and raise the group epoch once for all of them.
+    """Return the records that remove members, and raise the group epoch once for all of them.
 
-    From Kafka 4.4 on a group that loses its last member has the target of its epoch: none is to be computed.
+    From Kafka 4.4 on, a group that loses its last member has the target of its epoch, so that no target is
+    computed.
     """
     epoch = group.group_epoch + 1
     gone = [record for member_id in member_ids for record in member_tombstones(group.group_id, member_id)]
@@ -42,7 +43,7 @@ def removal_records(
 
 
 def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
-    """The end of one member. Replay relies on the order."""
+    """Return the tombstones of one member. Replay relies on their order."""
     return (
         Record(StreamsGroupCurrentMemberAssignmentKey(group_id, member_id), None),
         Record(StreamsGroupTargetAssignmentMemberKey(group_id, member_id), None),
@@ -51,7 +52,7 @@ def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
 
 
 def group_tombstones(group: StreamsGroup) -> tuple[Record, ...]:
-    """The end of a group, whatever is left in it. Replay relies on the order."""
+    """Return the tombstones of a group, whatever is left in it. Replay relies on their order."""
     group_id = group.group_id
     members = sorted(group.members)
     # A target can outlive its member only in a journal that lost records; it must not keep the group alive.

@@ -17,14 +17,14 @@ from fencepost.coordinator.protocol.streams_records import (
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
 
 STABLE = StreamsGroupMemberState.STABLE
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+"""A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 AssignmentEpochs = dict[str, dict[int, int]]
 """By subtopology and partition."""
 
 
 class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
-    """What the coordinator knows of a member: what it said of itself, its epochs, and its tasks.
+    """A member as the coordinator knows it: what it reported about itself, its epochs, and its tasks.
 
     `assigned` and `pending_revocation` are disjoint in each role. `instance_id` is None: Kafka 4.3 refuses
     static members of streams groups.
@@ -50,9 +50,9 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self.member_epoch == epoch and self.state is STABLE
 
     def with_heartbeat(self, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:
-        """The member with what a heartbeat says of it; None and -1 in the request keep what is known.
+        """Return the member updated by a heartbeat; None and -1 in the request keep the known values.
 
-        Answers the same object if nothing changed.
+        It is the same object if nothing changed.
         """
         found = msgspec.structs.replace(
             self,
@@ -70,7 +70,7 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self if found == self else found
 
     def with_assignment(self, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
-        """The member after a CurrentMemberAssignment record.
+        """Return the member after a CurrentMemberAssignment record.
 
         Tasks without an assignment epoch (a record of Kafka 4.1) get the member's.
         """

@@ -1,4 +1,4 @@
-"""Who may commit and fetch offsets of a streams group (KIP-1071; KIP-1251)."""
+"""Checks of commits and fetches of a streams group's offsets (KIP-1071; KIP-1251)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 def check_commit(
     group: StreamsGroup, image: TopicsImage, request: OffsetCommitRequest
 ) -> PartitionFence | None:
-    """Whether the request may commit: None for any partition, else a check to make for each.
+    """Check that the request may commit. Return None if it may for any partition, else a check for each one.
 
     The current epoch may commit for every partition. An older one may commit for a partition whose task the
     member has had since then, or since before.
@@ -52,7 +52,7 @@ def check_commit(
 def _had_since(
     group: StreamsGroup, image: TopicsImage, member: StreamsGroupMember, epoch: int
 ) -> PartitionFence:
-    """A check that the member has the partition's task, and had it at that epoch of its own."""
+    """Return a check that the member has the partition's task, and had it at that epoch of its own."""
 
     def check(topic_id: TopicId, partition: int) -> None:
         topic = image.by_id[topic_id].name
@@ -72,7 +72,8 @@ def _had_since(
 
 
 def check_fetch(group: StreamsGroup, request: OffsetFetchRequest) -> None:
-    """Whether the request may fetch: without a member anyone may, a member at its current epoch only.
+    """Check that the request may fetch. Any request may without a member; a member may at its current epoch
+    only.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID or STALE_MEMBER_EPOCH.
     """

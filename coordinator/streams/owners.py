@@ -1,4 +1,4 @@
-"""Which process holds which task, in which role; derived from the members (KIP-1071)."""
+"""The process that holds each task, by role; derived from the members (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TaskOwners:
         self._warmup: dict[_Task, dict[str, None]] = {}
 
     def active(self, subtopology: str, partition: int) -> str | None:
-        """The process that has the task as an active one."""
+        """Return the process that has the task as an active one."""
         return self._active.get((subtopology, partition))
 
     def is_passive_in(self, process_id: str, subtopology: str, partition: int) -> bool:
@@ -34,7 +34,7 @@ class TaskOwners:
         return process_id in self._standby.get(task, ()) or process_id in self._warmup.get(task, ())
 
     def replace(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
-        """Let go of what `old` holds, then hold what `new` holds."""
+        """Release the tasks of `old`, then hold those of `new`."""
         if old is not None:
             for tasks in (old.assigned, old.pending_revocation):
                 for task in _each(tasks.active):
@@ -49,7 +49,7 @@ class TaskOwners:
                 _enter(self._warmup, tasks.warmup, new.process_id)
 
     def as_dict(self) -> dict[str, Any]:
-        """A copy: process ids by role and task."""
+        """Return a copy: process ids by role and task."""
         return {
             "active": dict(sorted(self._active.items())),
             "standby": {task: sorted(owners) for task, owners in sorted(self._standby.items())},

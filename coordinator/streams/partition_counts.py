@@ -1,7 +1,7 @@
-"""How many partitions the internal topics of a topology must have (KIP-1071, Internal topics).
+"""Partition counts of the internal topics of a topology (KIP-1071, Internal topics).
 
-A repartition topic has as many as its subtopology's largest input, unless the application says a number or
-other topics must be read together with it; a changelog has as many as its subtopology has tasks.
+A repartition topic has as many as its subtopology's largest input, unless the application sets a number or
+other topics must be copartitioned with it; a changelog has as many as its subtopology has tasks.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 
 
 class TopicsNotReady(Exception):
-    """The topics are not as the topology needs them; `code` is what members are told."""
+    """The topics do not fit the topology; members receive `code`."""
 
     def __init__(self, code: StatusCode, detail: str) -> None:
         super().__init__(detail)
@@ -23,12 +23,12 @@ class TopicsNotReady(Exception):
 
 
 def broken(message: str) -> ProtocolError:
-    """The answer where Kafka meets what it did not expect: UNKNOWN_SERVER_ERROR."""
+    """Return the error for a case that Kafka does not expect: UNKNOWN_SERVER_ERROR."""
     return ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, message)
 
 
 def invalid_topology(message: str) -> ProtocolError:
-    """The answer to a topology that can never work."""
+    """Return the error for a topology that can never work."""
     return ProtocolError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
 
 
@@ -48,7 +48,7 @@ class DecidedPartitionCounts:
         self.decided.update(self._changelogs())
 
     def of(self, topic: str) -> int | None:
-        """The number for a topic; None if neither it exists nor its number was decided."""
+        """Return a topic's number of partitions; None if it does not exist and its number was not decided."""
         known = self._image.by_name.get(topic)
         return self.decided.get(topic) if known is None else known.partitions
 
@@ -59,7 +59,7 @@ class DecidedPartitionCounts:
         return found
 
     def tasks(self, subtopology: Subtopology) -> int:
-        """The number of tasks: as many as the largest input has partitions."""
+        """Return the number of tasks: as many as the largest input has partitions."""
         return max(map(self._needed, inputs(subtopology)))
 
     # Repartition topics
@@ -82,7 +82,8 @@ class DecidedPartitionCounts:
         return counts
 
     def _pass_on(self, counts: dict[str, int]) -> bool:
-        """Let each subtopology's inputs decide for its outputs; whether another round is needed."""
+        """Derive the counts of each subtopology's outputs from its inputs; return true if another round is
+        needed."""
         progress = again = False
         for subtopology in self._subtopologies:
             for sink in subtopology.repartition_sink_topics:
@@ -128,7 +129,7 @@ class DecidedPartitionCounts:
     def _enforced(
         self, together: Collection[str], fixed: Collection[str], flexible: Collection[str]
     ) -> dict[str, int]:
-        """The one number for the repartition topics of a group."""
+        """Return the one number for the repartition topics of a group."""
         if not together:
             return {}
         counts = {topic: self._needed(topic) for topic in sorted(together)}
@@ -162,12 +163,12 @@ class DecidedPartitionCounts:
 
 
 def inputs(subtopology: Subtopology) -> list[str]:
-    """All topics that a subtopology reads."""
+    """Return all topics that a subtopology reads."""
     return [*subtopology.source_topics, *(topic.name for topic in subtopology.repartition_source_topics)]
 
 
 def copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
-    """The topics that a subtopology reads together, by name.
+    """Return the topics that a subtopology reads together, by name.
 
     :raises ProtocolError: UNKNOWN_SERVER_ERROR for an index beyond the subtopology's lists.
     """
@@ -175,9 +176,9 @@ def copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
     found = []
     for group in subtopology.copartition_groups:
         if not all(0 <= index < len(sources) for index in group.source_topics):
-            raise broken("a copartition group names a source topic that is not there")
+            raise broken("a copartition group names a source topic that does not exist")
         if not all(0 <= index < len(internal) for index in group.repartition_source_topics):
-            raise broken("a copartition group names a repartition topic that is not there")
+            raise broken("a copartition group names a repartition topic that does not exist")
         names = [sources[index] for index in group.source_topics]
         names += [internal[index].name for index in group.repartition_source_topics]
         found.append(frozenset(names))
@@ -185,7 +186,7 @@ def copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
 
 
 def _same(counts: Mapping[str, int], shown: Mapping[str, int]) -> int:
-    """The number that all of them have."""
+    """Return the number that all of them have."""
     number = next(iter(counts.values()))
     if any(count != number for count in counts.values()):
         pairs = ", ".join(f"{topic}={count}" for topic, count in sorted(shown.items()))

@@ -1,9 +1,9 @@
-"""One member's way to its target: a function of the member, its target, and who has the tasks.
+"""Reconciles one member with its target: a function of the member, its target, and the owners of tasks.
 
-A member lets go of what it must before anything new is given to it. An active task is blocked while any
-process has it, and while the member's own process has it in another role; a standby or warm-up task while
-the member's own process has it in any role (KIP-1071, Reconciliation). Only the tasks that a heartbeat lists
-confirm a release: a heartbeat that lists nothing (None) confirms nothing.
+A member must release tasks before it receives new ones. An active task is blocked while any process has it,
+and while the member's own process has it in another role; a standby or warm-up task while the member's own
+process has it in any role (KIP-1071, Reconciliation). Only the tasks that a heartbeat lists confirm a
+release: a heartbeat that lists nothing (None) confirms nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fencepost.coordinator.streams.states import (
 def reconcile(
     member: StreamsGroupMember, *, target_epoch: int, target: Tasks, owned: Tasks | None, owners: TaskOwners
 ) -> StreamsGroupMember:
-    """The member after one evaluation; the same object if nothing changed.
+    """Return the member after one evaluation; the same object if nothing changed.
 
     :raises ProtocolError: FENCED_MEMBER_EPOCH if the member's state is one of a newer coordinator and it
         still owns something, or does not say.
@@ -39,7 +39,7 @@ def reconcile(
         case StreamsGroupMemberState.UNREVOKED_TASKS:
             if owned is None or owned.contains_any(member.pending_revocation):
                 return member
-            # What it was told to do is done; the next step may be another revocation.
+            # The revocation is complete; the next step may be another one.
             epoch += 1
         case StreamsGroupMemberState.UNKNOWN:
             if owned is None or owned:
@@ -131,7 +131,7 @@ def _moved(
     pending: Tasks = NO_TASKS,
     added_since: AssignmentEpochs | None = None,
 ) -> StreamsGroupMember:
-    """The evaluated member. An active task that it held before keeps its assignment epoch."""
+    """Return the evaluated member. An active task that it held before keeps its assignment epoch."""
     epochs: AssignmentEpochs = {}
     for tasks in (assigned.active, pending.active):
         for subtopology, numbers in tasks.items():

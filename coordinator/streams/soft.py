@@ -29,14 +29,15 @@ class StreamsGroupSoftState(EpochGroupSoftState[MemberContact]):
     def __init__(self) -> None:
         super().__init__()
         self.configured: ConfiguredTopology | None = None
-        """What became of the topology when its topics were looked at last."""
+        """The topology as configured at the last look at its topics."""
         self.endpoint_epoch = 0
-        """Grows with each change of what can be asked for where."""
+        """Raised with each change of the partitions that can be queried at endpoints."""
         self.shutdown_requested_by: MemberId | None = None
-        """The first member that wanted the whole application to stop; None again once all are gone."""
+        """The first member that requested a shutdown of the application; None again once all members are
+        gone."""
 
     def request_shutdown(self, member_id: MemberId) -> None:
-        """A member wants the application to stop. The first one is remembered."""
+        """Remember the first member that requests a shutdown of the application."""
         if self.shutdown_requested_by is None:
             self.shutdown_requested_by = member_id
 
@@ -52,7 +53,7 @@ class StreamsSoftState(SoftState[StreamsGroupSoftState, StreamsGroup, StreamsGro
         super().__init__(StreamsGroupSoftState, session_timeout_ms)
 
     def follow(self, key: Any, value: Any, group: StreamsGroup | None) -> None:
-        """Adapt to a record that was just applied to its group; None if there is no such group any more."""
+        """Update the soft state after a record of a group was applied; None if the record ended the group."""
         group_id = key.group_id
         if group is None:
             if self.groups.pop(group_id, None) is not None:
@@ -72,13 +73,13 @@ class StreamsSoftState(SoftState[StreamsGroupSoftState, StreamsGroup, StreamsGro
             soft.shutdown_requested_by = None
 
     def wait_for_members(self, group_id: str, delay_ms: int, now_ms: int) -> None:
-        """A group without members got its first: others may follow soon. A wait that runs goes on."""
+        """Start to wait for more members after a group's first one, unless it waits already."""
         key = GroupTimerKey(GroupTimerKind.INITIAL, group_id)
         if delay_ms > 0 and key not in self.timers:
             self.timers.set(key, now_ms + delay_ms)
 
     def waits_for_members(self, group_id: str) -> bool:
-        """Return true if the group's first target is put off."""
+        """Return true if the group's first target is delayed."""
         return GroupTimerKey(GroupTimerKind.INITIAL, group_id) in self.timers
 
     def _first_contact(self, member: StreamsGroupMember) -> MemberContact:
@@ -87,7 +88,8 @@ class StreamsSoftState(SoftState[StreamsGroupSoftState, StreamsGroup, StreamsGro
     def _arm_rebalance(
         self, group_id: str, member: StreamsGroupMember, contact: MemberContact | None = None
     ) -> None:
-        """Each record that leaves a revocation outstanding starts its timer anew; any other stops it."""
+        """Restart the timer with each record that leaves a revocation outstanding; cancel it with any
+        other."""
         key = GroupTimerKey(GroupTimerKind.REBALANCE, group_id, member.member_id)
         if member.state is StreamsGroupMemberState.UNREVOKED_TASKS and member.member_epoch >= 0:
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)

@@ -1,8 +1,9 @@
 """The states of a streams group and of its members, and the arrows between them.
 
 A group's state is computed from its epochs, its topology and its members, in the order of the checks below;
-nobody sets it. The table lists what one batch of records may do to it. A member's state is where it stands on
-the way to its target; each step of the reconciliation has one arrow, so the table itself moves the member.
+no code sets it. The table lists the effects that one batch of records may have. A member's state is its
+progress towards its target; each step of the reconciliation has one arrow, so the table itself moves the
+member.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class StreamsGroupState(enum.StrEnum):
 
 
 class StreamsGroupEvent(enum.StrEnum):
-    """What one batch of records did to a group."""
+    """The effect of one batch of records on a group."""
 
     MEMBER_JOINED = "member joined"
     """A member joined."""
@@ -84,7 +85,7 @@ STREAMS_GROUP_TABLE: StateTable[StreamsGroupState, StreamsGroupEvent] = StateTab
 
 
 class StreamsGroupMemberState(enum.StrEnum):
-    """Where a member stands on its way to the target. `code` is its number in records."""
+    """The state of a member on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
     """The member has its whole target, at its epoch."""
@@ -102,7 +103,7 @@ class StreamsGroupMemberState(enum.StrEnum):
 
     @classmethod
     def of_code(cls, code: int) -> StreamsGroupMemberState:
-        """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
+        """Return the state for a record's number; UNKNOWN for a number of a newer coordinator."""
         return _STATES.get(code, _UNKNOWN)
 
 
@@ -117,7 +118,7 @@ _UNKNOWN = StreamsGroupMemberState.UNKNOWN
 
 
 class StreamsReconciliationStep(enum.StrEnum):
-    """What a reconciliation decided."""
+    """The decision of a reconciliation."""
 
     REVOKE = "tasks to revoke"
     """The member holds tasks outside its target."""

@@ -1,4 +1,4 @@
-"""The target assignment of a group: what the assignor is shown, and the records of what it answers."""
+"""The target assignment of a group: the assignor's input, and the records of its result."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def compute_target(
     assignor: TaskAssignor,
     now_ms: int,
 ) -> StreamsTarget:
-    """A new target for the group, in which `member`, if any, takes the place of what the group knows of it.
+    """Compute a new target for the group, with `member`, if any, in place of the group's version of it.
 
-    Nobody has tasks while the topology is not ready. The records hold each target that changed, by member
+    No member has tasks while the topology is not ready. The records hold each target that changed, by member
     id, then the epoch. The target's tasks are the member's.
     """
     members: dict[MemberId, StreamsGroupMember] = {

@@ -1,4 +1,4 @@
-"""A topology against the topics there are: which are missing, and how many tasks there will be (KIP-1071)."""
+"""Compares a topology with the existing topics: the missing topics, and the number of tasks (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fencepost.coordinator.streams.partition_counts import (
 )
 
 _SHOWN = 3
-"""Topics that a status names; of the others it tells the number."""
+"""Number of topics that a status names; of the others it reports the number."""
 
 
 class ConfiguredSubtopology(msgspec.Struct, frozen=True):
@@ -33,14 +33,14 @@ class ConfiguredSubtopology(msgspec.Struct, frozen=True):
 
 
 class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a topology in one image of the cluster."""
+    """A topology as configured from one image of the cluster."""
 
     topology_epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None
-    """By id, ascending; None if not even the source topics are right."""
+    """Subtopologies by id, ascending; None if not even the source topics are right."""
     missing_internal_topics: tuple[TopicInfo, ...] = ()
     problem: TopicsNotReady | None = None
-    """Why nobody can have tasks; None if the topology is ready."""
+    """The reason why no member can have tasks; None if the topology is ready."""
 
     @property
     def is_ready(self) -> bool:
@@ -49,7 +49,7 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def required_topics(topology: Topology) -> frozenset[str]:
-    """All topics that an application needs."""
+    """Return all topics that an application needs."""
     return _required_topics(topology.subtopologies)
 
 
@@ -63,12 +63,12 @@ def _required_topics(subtopologies: tuple[Subtopology, ...]) -> frozenset[str]:
 
 
 def source_subtopologies(topology: Topology) -> dict[str, str]:
-    """The id of the subtopology that reads each topic."""
+    """Return the id of the subtopology that reads each topic."""
     return {topic: one.subtopology_id for one in topology.subtopologies for topic in inputs(one)}
 
 
 def same_topology(first: Topology, second: Topology) -> bool:
-    """Return true if they are equal, in whatever order their subtopologies come."""
+    """Return true if they are equal, in any order of their subtopologies."""
     return first.epoch == second.epoch and _by_id(first) == _by_id(second)
 
 
@@ -77,21 +77,21 @@ def _by_id(topology: Topology) -> dict[str, Subtopology]:
 
 
 def check_topology(topology: Topology) -> None:
-    """A topology must be one.
+    """Check that a topology is valid.
 
-    :raises ProtocolError: UNKNOWN_SERVER_ERROR for a negative epoch, or an id that comes twice.
+    :raises ProtocolError: UNKNOWN_SERVER_ERROR for a negative epoch, or a repeated id.
     """
     if topology.epoch < 0:
         raise broken("Topology epoch must be non-negative.")
     if len(_by_id(topology)) < len(topology.subtopologies):
-        raise broken("a subtopology's id comes twice")
+        raise broken("a subtopology id is used twice")
 
 
 def configure(topology: Topology, image: TopicsImage) -> ConfiguredTopology:
-    """Look for all topics of a topology, and decide what the internal ones must be like.
+    """Look up all topics of a topology, and decide the partition counts of the internal ones.
 
-    :raises ProtocolError: STREAMS_INVALID_TOPOLOGY if that cannot be decided, UNKNOWN_SERVER_ERROR for what
-        no topology can be.
+    :raises ProtocolError: STREAMS_INVALID_TOPOLOGY if that cannot be decided, UNKNOWN_SERVER_ERROR for an
+        impossible topology.
     """
     for subtopology in topology.subtopologies:
         copartition_groups(subtopology)
@@ -150,7 +150,7 @@ def _configured(subtopology: Subtopology, counts: DecidedPartitionCounts) -> Con
 def _missing_internal_topics(
     topology: Topology, subtopologies: Mapping[str, ConfiguredSubtopology], image: TopicsImage
 ) -> tuple[TopicInfo, ...]:
-    """Those that are to be created, in the order in which a status names them.
+    """Return the internal topics to create, in the order in which a status names them.
 
     :raises TopicsNotReady: if one of them is there with another number of partitions.
     """

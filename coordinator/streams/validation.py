@@ -1,4 +1,4 @@
-"""The checks of a heartbeat, in the order in which Kafka makes them: the first that fails answers."""
+"""The checks of a heartbeat, in Kafka's order: the first one that fails decides the response."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fencepost.coordinator.streams.topology import ConfiguredTopology
 
 
 def check_request(request: StreamsGroupHeartbeatRequest) -> None:
-    """The checks that need no group.
+    """Run the checks that need no group.
 
     :raises ProtocolError: INVALID_REQUEST or STREAMS_INVALID_TOPOLOGY.
     """
@@ -62,7 +62,7 @@ def _check_names(topology: Topology) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """What Kafka 4.3 has in the request, and refuses."""
+    """Refuse the parts of a request that Kafka 4.3 defines but refuses."""
     if request.instance_id is not None:
         raise invalid("Static membership is not yet supported.")
     if request.task_offsets is not None:
@@ -98,12 +98,12 @@ def _check_not_blank(value: str | None, field: str) -> None:
 
 
 def invalid(message: str) -> ProtocolError:
-    """The answer to a request that no member should send."""
+    """Return the error for a request that no member should send."""
     return ProtocolError(ErrorCode.INVALID_REQUEST, message)
 
 
 def check_not_full(group: StreamsGroup, max_size: int) -> None:
-    """A full group takes nobody, not even a member that joins again.
+    """Refuse all members if the group is full, even one that joins again.
 
     :raises ProtocolError: GROUP_MAX_SIZE_REACHED.
     """
@@ -115,7 +115,7 @@ def check_not_full(group: StreamsGroup, max_size: int) -> None:
 
 
 def check_epoch(member: StreamsGroupMember, epoch: int, owned: Tasks | None) -> None:
-    """The epoch of a heartbeat must be the member's, or the one before when its answer may have been lost.
+    """Check that a heartbeat has the member's epoch, or the previous one, whose response may have been lost.
 
     Epoch 0 of a known member is a rejoin (KAFKA-19233). The epoch before is accepted only with a list of
     owned tasks, all of which are assigned.
@@ -135,7 +135,7 @@ def check_epoch(member: StreamsGroupMember, epoch: int, owned: Tasks | None) -> 
 
 
 def _is_part(owned: Tasks | None, assigned: Tasks) -> bool:
-    """Whether the request lists its tasks, and lists only assigned ones."""
+    """Return true if the request lists its tasks, and lists only assigned ones."""
     return owned is not None and (
         _is_subset(owned.active, assigned.active)
         and _is_subset(owned.standby, assigned.standby)
@@ -148,7 +148,7 @@ def _is_subset(owned: TaskIds, assigned: TaskIds) -> bool:
 
 
 def check_tasks(topology: ConfiguredTopology, request: StreamsGroupHeartbeatRequest) -> None:
-    """A member can own only tasks that there are.
+    """Check that a member only reports tasks that exist.
 
     :raises ProtocolError: INVALID_REQUEST.
     """

@@ -1,1 +1,2 @@
-"""The transaction coordinator: who may write under a transactional id, and whether it counts."""
+"""The transaction coordinator: it decides which producer may write under a transactional id, and the
+outcome."""

@@ -1,7 +1,7 @@
-"""The transaction coordinator: one pure object that takes events and answers what to write, say and do.
+"""The transaction coordinator: one pure object that takes events and returns records, a reply and effects.
 
-It is run as the group coordinator is: append the records of an outcome, apply them, then send the reply and
-carry out the effects. What `WriteMarkers` asks for is answered with `MarkersWritten`.
+It runs like the group coordinator: append the records of an outcome, apply them, then send the reply and
+carry out the effects. `MarkersWritten` is the response to `WriteMarkers`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from fencepost.coordinator.transactions.states import TRANSACTION_TABLE, Transac
 
 
 class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about transactions, in milliseconds."""
+    """The properties of a broker for transactions, in ms."""
 
     transaction_max_timeout_ms: int = 900_000
-    """A producer that asks for more is refused."""
+    """The limit of a producer's timeout; a longer one is refused."""
     transactional_id_expiration_ms: int = 604_800_000
-    """A transactional id that nobody used for so long is forgotten."""
+    """Time after which an unused transactional id is forgotten."""
 
 
 _S, _E = TransactionState, TransactionEvent
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         self.config = config or TransactionConfig()
         self._transactions: dict[str, TransactionValue] = {}
         self.transactions: Mapping[str, TransactionValue] = MappingProxyType(self._transactions)
-        """Where each transactional id stands."""
+        """The state of each transactional id."""
         self._timers: Timers[str] = Timers()
         self._handlers: Mapping[type, Callable[[Any, int], TransactionOutcome]] = {
             InitProducerIdRequest: self._init_producer_id,
@@ -93,7 +93,7 @@ class TransactionCoordinator:
     def handle(
         self, event: TransactionRequest | MarkersWritten | DeadlineReached, now_ms: int
     ) -> TransactionOutcome:
-        """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
+        """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
         try:
             return self._handlers[type(event)](event, now_ms)
         except ProtocolError as error:
@@ -128,9 +128,9 @@ class TransactionCoordinator:
         code: ErrorCode,
         now_ms: int,
     ) -> TransactionOutcome:
-        """Return the outcome in place of one that could not be written: nothing happened.
+        """Return the outcome to use instead of one that could not be written: nothing happened.
 
-        A timer that ran is set again, as what it was to end is still there.
+        A timer that fired is set again, as it still has something to end.
         """
         if isinstance(event, DeadlineReached):
             for record in outcome.records:
@@ -138,9 +138,9 @@ class TransactionCoordinator:
         return TransactionOutcome(reply=refusal(event, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def needs_producer_id(self, event: object) -> bool:
-        """Return whether the event may need an id that no producer has: its `next_producer_id`.
+        """Return true if the event may need a fresh producer id, its `next_producer_id`.
 
-        That is so for a new transactional id, and when epochs run out.
+        It does for a new transactional id, and when epochs run out.
         """
         if not isinstance(event, InitProducerIdRequest | EndTxnRequest):
             return False
@@ -148,7 +148,8 @@ class TransactionCoordinator:
         return known is None or known.producer_epoch >= _LAST_EPOCHS
 
     def replay(self, records: Iterable[TransactionRecord]) -> tuple[WriteMarkers, ...]:
-        """Load a journal; the markers of transactions whose end was decided and perhaps not carried out."""
+        """Load a journal; return the markers of transactions whose end was decided, and perhaps not carried
+        out."""
         for record in records:
             self.apply(record)
         prepared = {_S.PREPARE_COMMIT.code, _S.PREPARE_ABORT.code}
@@ -159,12 +160,12 @@ class TransactionCoordinator:
         )
 
     def id_of(self, producer_id: int) -> str | None:
-        """The transactional id whose producer this is by now, or None."""
+        """Return the transactional id whose producer this is now, or None."""
         known = self._transactions.items()
         return next((name for name, value in known if value.producer_id == producer_id), None)
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed."""
         return self._timers.next_deadline()
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -172,7 +173,9 @@ class TransactionCoordinator:
     def _init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> TransactionOutcome:
         transactional_id = request.transactional_id
         if not transactional_id or request.names_half:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, "no transactional id, or half of a producer's")
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, "no transactional id, or only one of producer id and epoch"
+            )
         if not 0 < request.timeout_ms <= self.config.transaction_max_timeout_ms:
             raise ProtocolError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
@@ -186,7 +189,7 @@ class TransactionCoordinator:
             raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not over yet")
         epochs.check_successor(now, request)
         if state is _S.ONGOING:
-            # Nobody gets this epoch. The next try gets one behind it, and the old producer none.
+            # No producer gets this epoch: it fences the old producer, and the next attempt gets a later one.
             reply = InitProducerIdResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
             after = epochs.after_fence(now)
             return self._prepare(transactional_id, after, _E.PRODUCER_FENCED, reply, now_ms)
@@ -227,7 +230,7 @@ class TransactionCoordinator:
     def _add_offsets(self, request: AddOffsetsToTxnRequest, now_ms: int) -> TransactionOutcome:
         now = self._open_for(request.transactional_id, request.producer_id, request.producer_epoch)
         if request.verify_only and request.group_id not in now.groups:
-            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the group is no part of the transaction")
+            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the group is not part of the transaction")
         reply = AddOffsetsToTxnResponse()
         if request.verify_only:
             return TransactionOutcome(reply=reply)
@@ -237,7 +240,7 @@ class TransactionCoordinator:
         return self._add(request.transactional_id, now, added, reply, now_ms)
 
     def _open_for(self, transactional_id: str, producer_id: int, epoch: int) -> TransactionValue:
-        """Where a transactional id stands, if its producer may add to a transaction.
+        """Return the state of a transactional id, if its producer may add to a transaction.
 
         :raises ProtocolError: if it may not.
         """
@@ -265,7 +268,7 @@ class TransactionCoordinator:
         reply: TransactionResponse,
         now_ms: int,
     ) -> TransactionOutcome:
-        """The transaction goes on with what was added, or begins with it."""
+        """Add partitions or groups to the transaction, or begin one with them."""
         ongoing = now.status == _S.ONGOING.code
         if ongoing and added == now:
             return TransactionOutcome(reply=reply)
@@ -274,7 +277,7 @@ class TransactionCoordinator:
         return TransactionOutcome(records=(_record(transactional_id, value),), reply=reply)
 
     def _end(self, request: EndTxnRequest, now_ms: int) -> TransactionOutcome:
-        """EndTxn, as the tables of TransactionCoordinator.endTransaction have it for both client versions."""
+        """Handle EndTxn, by the tables of TransactionCoordinator.endTransaction for both client versions."""
         now = self._known(request.transactional_id)
         own_epochs = request.client_version >= EPOCH_PER_TRANSACTION
         retry = epochs.is_retry(now, request)
@@ -311,7 +314,7 @@ class TransactionCoordinator:
         reply: TransactionResponse | None,
         now_ms: int,
     ) -> TransactionOutcome:
-        """The decision: it is on record before any marker is written."""
+        """Record the decision, before any marker is written."""
         target = _S.PREPARE_COMMIT if event is _E.COMMIT_REQUESTED else _S.PREPARE_ABORT
         value = self._moved(now, event, target, last_update_ms=now_ms)
         return TransactionOutcome(
@@ -343,7 +346,7 @@ class TransactionCoordinator:
         return TransactionOutcome(records=(_record(event.transactional_id, epochs.after_markers(value)),))
 
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> TransactionOutcome:
-        """The most overdue: a transaction that took too long, or an id that nobody uses."""
+        """Abort the most overdue transaction, or forget the most overdue unused id."""
         transactional_id = self._timers.pop_due(now_ms)
         if transactional_id is None:
             return TransactionOutcome()
@@ -357,7 +360,7 @@ class TransactionCoordinator:
     def _moved(
         now: TransactionValue, event: TransactionEvent, target: TransactionState, **changes: Any
     ) -> TransactionValue:
-        """The value in its next state, along an arrow of the table."""
+        """Return the value in its next state, along an arrow of the table."""
         TRANSACTION_TABLE.check(TransactionState.of_code(now.status), event, target)
         return msgspec.structs.replace(now, status=target.code, **changes)
 
@@ -378,7 +381,7 @@ def _ended(value: TransactionValue, own_epochs: bool) -> EndTxnResponse:
 
 
 def refusal(event: object, code: ErrorCode) -> Any:
-    """The reply that gives this error to a request; None for an event nobody waits for."""
+    """Return the reply that refuses a request with this error; None for an event that needs no reply."""
     match event:
         case InitProducerIdRequest():
             return InitProducerIdResponse(error_code=code)

@@ -1,4 +1,5 @@
-"""Who may write under a transactional id: producer ids and epochs, and how they go on (KIP-360, KIP-890)."""
+"""Checks of the producer that writes under a transactional id: producer ids and epochs, and their order
+(KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -21,12 +22,13 @@ EXHAUSTED_EPOCH = LAST_EPOCH - 1
 
 
 def initialized(now: TransactionValue, request: InitProducerIdRequest) -> TransactionValue:
-    """The next epoch for a producer that begins, or goes on after an error; a retry changes nothing.
+    """Return the state with the next epoch, for a producer that begins or continues after an error; a retry
+    changes nothing.
 
-    :raises ProtocolError: PRODUCER_FENCED if the producer that asks has been replaced.
+    :raises ProtocolError: PRODUCER_FENCED if the requesting producer has been replaced.
     """
     mine = {NO_PRODUCER_EPOCH, now.producer_epoch}
-    if now.producer_epoch == LAST_EPOCH:  # it was fenced by itself, at the end of its last transaction
+    if now.producer_epoch == LAST_EPOCH:  # the end of its last transaction used up its epochs
         mine.add(now.last_producer_epoch)
     if now.producer_epoch >= EXHAUSTED_EPOCH and request.producer_epoch in mine:
         return msgspec.structs.replace(
@@ -48,7 +50,8 @@ def initialized(now: TransactionValue, request: InitProducerIdRequest) -> Transa
 
 
 def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> None:
-    """Whether a producer that says who it was is this one, is new here, or missed that its epochs ran out.
+    """Check that a producer with an id and an epoch is this one, is new here, or missed that its epochs ran
+    out.
 
     :raises ProtocolError: PRODUCER_FENCED if not.
     """
@@ -61,7 +64,7 @@ def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> No
 
 
 def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
-    """Return true if the one that asks is the producer.
+    """Check that the requesting producer is the present one.
 
     :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
     """
@@ -72,7 +75,8 @@ def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
 
 
 def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
-    """Whether the answer to the same request got lost: the epoch, or even the id, has gone on since.
+    """Return true if it repeats a request whose response got lost: the epoch, or even the id, has advanced
+    since.
 
     :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
     """
@@ -101,7 +105,8 @@ def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
 
 
 def after_end(now: TransactionValue, client_version: int, next_producer_id: int) -> TransactionValue:
-    """The epoch of the markers: the next one, if each transaction has its own. It may be the id's last."""
+    """Return the state with the epoch of the markers: the next one, if each transaction has its own. It may
+    be the id's last."""
     if client_version < EPOCH_PER_TRANSACTION:
         return now
     exhausted = now.producer_epoch >= EXHAUSTED_EPOCH
@@ -114,7 +119,8 @@ def after_end(now: TransactionValue, client_version: int, next_producer_id: int)
 
 
 def after_fence(now: TransactionValue) -> TransactionValue:
-    """The epoch at which what a producer left open is aborted: it may only ask for the next one."""
+    """Return the state with the epoch at which an open transaction is aborted; its producer may only ask for
+    the next one."""
     return msgspec.structs.replace(
         now,
         producer_epoch=min(now.producer_epoch + 1, LAST_EPOCH),
@@ -123,7 +129,8 @@ def after_fence(now: TransactionValue) -> TransactionValue:
 
 
 def after_markers(now: TransactionValue) -> TransactionValue:
-    """The producer of the next transaction: another id if the epochs of this one ran out."""
+    """Return the state for the next transaction: its producer has another id if the epochs of this one ran
+    out."""
     if now.next_producer_id == NO_PRODUCER_ID:
         return now
     return msgspec.structs.replace(
@@ -136,15 +143,15 @@ def after_markers(now: TransactionValue) -> TransactionValue:
 
 
 def _unknown(now: TransactionValue, producer_id: int) -> ProtocolError:
-    """The refusal of a producer that has another id."""
+    """Return the refusal of a producer that has another id."""
     return ProtocolError(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING, f"producer id {producer_id}, {now.producer_id} is known"
     )
 
 
 def _fenced(now: TransactionValue, producer_id: int, epoch: int) -> ProtocolError:
-    """The refusal of a producer that was replaced."""
+    """Return the refusal of a producer that was replaced."""
     return ProtocolError(
         ErrorCode.PRODUCER_FENCED,
-        f"producer {producer_id} at epoch {epoch}, it is {now.producer_id} at {now.producer_epoch} by now",
+        f"producer {producer_id} at epoch {epoch}, it is now {now.producer_id} at {now.producer_epoch}",
     )

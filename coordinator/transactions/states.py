@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class TransactionState(enum.StrEnum):
-    """Where a transactional id stands, under the name that DescribeTransactions shows."""
+    """The state of a transactional id, under the name that DescribeTransactions shows."""
 
     EMPTY = "Empty"
     """No transaction has begun since the producer was initialized."""
@@ -41,9 +41,9 @@ class TransactionState(enum.StrEnum):
 
     @classmethod
     def of_code(cls, code: int) -> TransactionState:
-        """The state behind a record's number.
+        """Return the state for a record's number.
 
-        :raises KeyError: if there is none.
+        :raises KeyError: if there is no such state.
         """
         return _STATES[code]
 
@@ -53,7 +53,7 @@ _STATES = {code: state for state, code in _CODES.items()}
 
 
 class TransactionEvent(enum.StrEnum):
-    """What happens to a transactional id."""
+    """An event of a transactional id."""
 
     PRODUCER_INITIALIZED = "producer initialized"
     """A producer sent InitProducerId."""

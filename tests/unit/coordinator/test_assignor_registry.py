@@ -33,7 +33,7 @@ def test_its_answer_is_put_into_canonical_form() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        ({"C": {"x": (0,)}}, "gives partitions to C, who is no member"),
+        ({"C": {"x": (0,)}}, "gives partitions to C, which is not a member"),
         ({"A": {"y": (0,)}}, "gives A of topic y: not subscribed"),
         ({"A": {"x": (2,)}}, "gives partition 2 of x, which has 2"),
         ({"A": {"x": (-1,)}}, "gives partition -1 of x"),

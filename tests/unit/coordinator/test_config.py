@@ -152,7 +152,7 @@ def test_text_is_read_as_kafka_reads_it(name: str, text: object, value: object) 
             "'up' is not one of bidirectional, upgrade, downgrade, disabled",
         ),
         ("group.consumer.assignor.offload.enable", "yes", "'yes' is not true or false"),
-        ("group.coordinator.rebalance.protocols", "classic,raft", "'raft' is none of classic, consumer"),
+        ("group.coordinator.rebalance.protocols", "classic,raft", "'raft' is not one of classic, consumer"),
         ("group.coordinator.rebalance.protocols", "consumer", "must hold 'classic'"),
         ("offsets.topic.replication.factor", "0", "allowed is 1 to 32767"),
     ],

@@ -97,7 +97,7 @@ GOOD = encode(group("a", 7))
         (sealed(bytes([VERSION]) + msgspec.msgpack.encode([[99, "g"], None])), "malformed: .*99"),
         (
             sealed(bytes([VERSION]) + msgspec.msgpack.encode([group("a", 1).key, target("a", 1).value])),
-            "a key of type 3 came with a value of type 6",
+            "a key of type 3 has a value of type 6",
         ),
     ],
 )

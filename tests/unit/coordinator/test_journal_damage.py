@@ -294,7 +294,7 @@ def no_log(path: Path) -> None:
     [
         (other_program, "this is an SQLite database of another program"),
         (later_format, "format 2 is unknown, 1 was expected"),
-        (no_database, "this is no journal"),
+        (no_database, "this is not a journal"),
         (no_log, "journal-wal: its header is damaged"),
     ],
 )
@@ -340,7 +340,7 @@ def test_a_journal_whose_making_was_cut_short_is_made(path: Path) -> None:
 def test_a_start_beside_one_that_runs_changes_nothing(path: Path) -> None:
     with closing(filled(path)):
         before = now_in(path.parent)
-        with pytest.raises(EnvironmentLacks, match="is in use: stop what uses it"):
+        with pytest.raises(EnvironmentLacks, match="is in use: stop the program that uses it"):
             SqliteJournal(path)
         assert now_in(path.parent) == before
 

@@ -78,7 +78,7 @@ def test_what_a_stranger_added_to_the_schema_is_refused_and_repaired(
         database.execute(statement)
         database.commit()
     before = path.read_bytes()
-    with pytest.raises(BrokenJournal, match=f"{told} is no part of a journal, .*--journal-repair"):
+    with pytest.raises(BrokenJournal, match=f"{told} is not part of a journal, .*--journal-repair"):
         SqliteJournal(path)
     assert path.read_bytes() == before
     repaired = repair(path, lambda records: [*records] and None)

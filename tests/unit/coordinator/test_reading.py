@@ -32,7 +32,7 @@ def test_a_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
         (".", "it is a directory, expected a regular file"),
         ("none", "no such file or directory"),
         ("with\0zero", "embedded null byte"),
-        ("latin", "it is no UTF-8 text"),
+        ("latin", "it is not UTF-8 text"),
     ],
 )
 def test_what_is_no_file_of_text_is_refused_at_once(

@@ -109,10 +109,10 @@ def test_our_client_says_what_rfc_7677_has() -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (b"", "none of SCRAM"),
-        (b"r=itsnonce1,s=!,i=4096", "none of SCRAM"),
-        (b"r=itsnonce1,s=aaaa,i=many", "none of SCRAM"),
-        (b"r=itsnonce1,s=aaaa,i=0", "none of SCRAM"),
+        (b"", "not a SCRAM message"),
+        (b"r=itsnonce1,s=!,i=4096", "not a SCRAM message"),
+        (b"r=itsnonce1,s=aaaa,i=many", "not a SCRAM message"),
+        (b"r=itsnonce1,s=aaaa,i=0", "not a SCRAM message"),
         (b"r=another,s=aaaa,i=4096", "another login"),
     ],
 )

@@ -157,7 +157,7 @@ def test_it_is_small_in_steps_after_each_of_which_it_can_be_replayed(path: Path)
 
 def test_two_processes_can_t_share_it(path: Path) -> None:
     journal = SqliteJournal(path)
-    with pytest.raises(EnvironmentLacks, match="is in use: stop what uses it"):
+    with pytest.raises(EnvironmentLacks, match="is in use: stop the program that uses it"):
         SqliteJournal(path)
     journal.append((group("a", 1),))
     journal.close()
@@ -187,7 +187,7 @@ def database_of_another(path: Path) -> None:
     ("make", "error", "told"),
     [
         (lambda path: path.mkdir(), FencepostError, "is a directory, expected a file"),
-        (lambda path: path.write_text("orders:12\n" * 1000), BrokenJournal, "this is no journal$"),
+        (lambda path: path.write_text("orders:12\n" * 1000), BrokenJournal, "this is not a journal$"),
         (database_of_another, BrokenJournal, "another program"),
     ],
     ids=["folder", "text", "database"],
@@ -208,7 +208,7 @@ def test_a_journal_in_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FencepostError, match=r"j: .*none does not exist$"):
         SqliteJournal(tmp_path / "none" / "j")
-    with pytest.raises(FencepostError, match=r"j: .*file is no directory$"):
+    with pytest.raises(FencepostError, match=r"j: .*file is not a directory$"):
         SqliteJournal(tmp_path / "file" / "j")
 
 

@@ -209,7 +209,7 @@ async def test_messages_that_cannot_be_read_do_not_end_the_connection() -> None:
         await connection.subscribe(ORDERS)
         await asyncio.wait_for(ear.is_gone.wait(), 20)
         unreadable, *others = ear.heard
-        assert unreadable.startswith("unreadable 7 2: a batch that is not in lz4, as it says: ")
+        assert unreadable.startswith("unreadable 7 2: a batch marked as lz4 that is not: ")
         assert others == ["delivered 9 [b'x']", f"disconnected: {WHY}"]
 
 

@@ -186,7 +186,7 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
         (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
         (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
         (["--sasl-user", "alice:"], "--sasl-user: user 'alice': expected a password"),
-        (["--sasl-user", "alice:geheim", "--sasl-user", "alice:geheim"], "user 'alice' is there twice"),
+        (["--sasl-user", "alice:geheim", "--sasl-user", "alice:geheim"], "user 'alice' is given twice"),
         (["--sasl-users", "/no/file"], "--sasl-users /no/file: can't be read: no such file or directory"),
         (["--tls-key", "key.pem"], "--tls-key: expected with --tls-cert FILE"),
         (["--tls-cert", "/no/file"], "TLS certificate /no/file: no such file or directory"),
@@ -218,7 +218,7 @@ def test_users_come_from_options_the_environment_and_a_file(
         users_from([], file)
     assert "geheim" not in str(refused.value)
     file.write_bytes(b"\xff\xfe")
-    with pytest.raises(FencepostError, match="it is no UTF-8 text"):
+    with pytest.raises(FencepostError, match="it is not UTF-8 text"):
         users_from([], file)
 
 
@@ -255,7 +255,7 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
         process.kill()
     assert second.returncode == 3
     assert second.stderr.count("\n") == 1
-    assert "is in use: stop what uses it" in second.stderr
+    assert "is in use: stop the program that uses it" in second.stderr
 
     data = bytearray(journal.read_bytes())
     journal.with_name("journal-wal").unlink()
@@ -285,7 +285,7 @@ def test_a_journal_s_options_want_a_journal(option: str, capsys: pytest.CaptureF
 def test_a_journal_that_can_t_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text").write_text("orders:12\n" * 100)
     assert main(["serve", "--journal", str(tmp_path / "text")]) == 2
-    assert "this is no journal" in capsys.readouterr().err
+    assert "this is not a journal" in capsys.readouterr().err
     assert main(["serve", "--journal", str(tmp_path)]) == 2
     assert main(["serve", "--journal", str(tmp_path / "no" / "folder")]) == 2
     assert capsys.readouterr().err.count("\n") == 2

@@ -37,7 +37,7 @@ async def test_an_occupied_port_is_told_with_what_to_do(broker):
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
 async def test_a_foreign_address_is_told(host):
-    with pytest.raises(EnvironmentLacks, match=f"{host} is no address of this machine"):
+    with pytest.raises(EnvironmentLacks, match=f"{host} is not an address of this machine"):
         await Broker(host=host).start()
 
 
