@@ -131,8 +131,8 @@ class SimulatedMember(abc.ABC):
 
     @property
     def is_late(self) -> bool:
-        """True if it left because its thread worked on a batch for longer than the poll interval."""
-        return self.driver.state == ConsumerMemberState.STALE
+        """True if it left because its thread is busy with a batch for longer than the poll interval."""
+        return self._host.is_processing and self.driver.state == ConsumerMemberState.STALE
 
     def is_connected(self) -> bool:
         """Return true if the last heartbeat or commit was answered."""
