@@ -27,6 +27,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cyclopts
 from machine_terms import machines
+from results import fidelity
 from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
@@ -270,6 +271,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "apis": lambda: "\n".join(apis()) + "\n",
     "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
     "deviations": lambda: "\n".join(deviations()) + "\n",
+    "fidelity": lambda: "\n".join(fidelity.table()) + "\n",
     "kafka-4": lambda: "\n".join(kafka_4()) + "\n",
     "drafts": lambda: "\n".join(drafts()) + "\n",
     "machines": lambda: "\n".join(machines()),

@@ -198,7 +198,8 @@ class ClassicGroups(GroupKind):
             for member_id in fenced
         )
         outcome = self._outcome(step, None)
-        return Outcome(records=outcome.records, effects=effects + outcome.effects)
+        step.happened = effects + outcome.effects
+        return Outcome(records=outcome.records, effects=step.happened)
 
     # Records
 
@@ -257,14 +258,17 @@ class ClassicGroups(GroupKind):
             self._run(ClassicGroup.loaded(group_id, value), now_ms)
 
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Undo the last step, whose records could not be appended; return the responses to parked
-        requests."""
+        """Undo the last step, whose records could not be appended; return the effects that remain.
+
+        A member that was removed because its time was over is gone all the same, as in Kafka.
+        """
         step, self._step = self._step, None
-        if step is None or step.failed is None:
+        if step is None:
             return ()
         undo = self._new_step(step.group, self._now_ms)
-        step.failed(undo, code)
-        return tuple(undo.answers)
+        if step.failed is not None:
+            step.failed(undo, code)
+        return (*step.happened, *undo.answers)
 
     def unload(self) -> tuple[ParkedResponse, ...]:
         """Return responses to all parked requests: the groups have another coordinator now."""

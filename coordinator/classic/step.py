@@ -10,7 +10,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.outcome import ParkedResponse
+from fencepost.coordinator.protocol.outcome import Effect, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind, Timers
 
@@ -24,7 +24,7 @@ class ClassicStep:
     were applied, and in `failed`, which runs when they could not be appended.
     """
 
-    __slots__ = ("answers", "config", "failed", "group", "now_ms", "records", "timers", "written")
+    __slots__ = ("answers", "config", "failed", "group", "happened", "now_ms", "records", "timers", "written")
 
     def __init__(
         self, group: ClassicGroup, timers: ClassicTimers, config: GroupCoordinatorConfig, now_ms: int
@@ -38,6 +38,8 @@ class ClassicStep:
         self.written: Callable[[], None] | None = None
         self.failed: Callable[[ClassicStep, ErrorCode], None] | None = None
         """Called with a new step, which writes nothing."""
+        self.happened: tuple[Effect, ...] = ()
+        """Effects of changes in memory: they are carried out whatever the fate of the records is."""
 
     def write(self, value: GroupMetadataValue | None) -> None:
         """Write the group's record; None ends the group."""

@@ -15,18 +15,13 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.declaration import Column, Unit
-from fencepost.simulation.analyses.views import Views
-from fencepost.simulation.pipeline.campaign import ran
+from fencepost.simulation.pipeline.campaign import carry_out
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.pipeline.session import spark_session
 from fencepost.simulation.pipeline.spec import CampaignSpec, is_campaign_file, read_campaign
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 HERE: Final = Path(__file__).parent
 OUT: Final = HERE.parents[1] / "out" / "results"
@@ -48,14 +43,13 @@ Rows = list[dict[str, Any]]
 def main(names: Sequence[str]) -> None:
     """Renew the pages on which these campaigns have tables."""
     pages = {path: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.md"))}
-    with spark_session(MASTER) as spark:
-        for file in sorted(path for path in HERE.glob("*.toml") if is_campaign_file(str(path))):
-            if not names or file.stem in names:
-                tables = tables_of(spark, file, wanted(file.stem, pages.values()))
-                for path, text in pages.items():
-                    pages[path] = renewed(text, file.stem, tables)
-                    if pages[path] != text:
-                        path.write_text(pages[path], encoding="utf-8")
+    for file in sorted(path for path in HERE.glob("*.toml") if is_campaign_file(str(path))):
+        if not names or file.stem in names:
+            tables = tables_of(file, wanted(file.stem, pages.values()))
+            for path, text in pages.items():
+                pages[path] = renewed(text, file.stem, tables)
+                if pages[path] != text:
+                    path.write_text(pages[path], encoding="utf-8")
 
 
 def wanted(campaign: str, pages: Iterable[str]) -> set[str]:
@@ -63,16 +57,12 @@ def wanted(campaign: str, pages: Iterable[str]) -> set[str]:
     return {mark[2] for text in pages for mark in _MARK.finditer(text) if mark[1] == campaign}
 
 
-def tables_of(spark: SparkSession, file: Path, names: set[str]) -> dict[str, Rows]:
+def tables_of(file: Path, names: set[str]) -> dict[str, Rows]:
     """Run what is missing of a campaign, and analyse all of it."""
     spec = read_campaign(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
-    done = ran(spec, master=MASTER, out_dir=OUT / file.stem, resume=True, progress=progress_for(lines=True))
-    with done as (_, directory, _):
-        files = directory.files()
-        views = Views(spark.read.parquet(*files.traces), spark.read.parquet(*files.runs), cached=True)
-        tables = {name: [row.asDict() for row in ANALYSES[name].over(views).collect()] for name in names}
-        views.release()
-    return {name: ordered(rows, spec) for name, rows in tables.items()}
+    out, progress = OUT / file.stem, progress_for(lines=True)
+    result = carry_out(spec, master=MASTER, out_dir=out, resume=True, progress=progress)
+    return {name: ordered(result.tables[name], spec) for name in names}
 
 
 def ordered(rows: Rows, spec: CampaignSpec) -> Rows:

@@ -12,7 +12,7 @@ from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.classic.assignors.streams_metadata import AssignorError
 from fencepost.member.kafka.classic import ClassicConsumer
-from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
+from fencepost.member.kafka.streams_member import POLL_MS, KafkaConsumerGroupMember
 from fencepost.member.streams.application.port import PartitionRecords, ThreadEvents
 from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFailed
 
@@ -45,9 +45,15 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     _consumer: ClassicConsumer | None
 
     def __init__(
-        self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any], process_id: uuid.UUID
+        self,
+        events: ThreadEvents,
+        topics: Sequence[str],
+        settings: Mapping[str, Any],
+        process_id: uuid.UUID,
+        *,
+        poll_ms: int = POLL_MS,
     ) -> None:
-        super().__init__(events, topics, settings)
+        super().__init__(events, topics, settings, poll_ms=poll_ms)
         self._assignor = StreamsAssignor(process_id, (topics,))
         self._escalation = _EscalationListener(self._listener, events, self._assignor)
 
@@ -66,7 +72,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records by partition; none after `poll_ms` without any, or while there is no broker.
 
         :raises MissingSourceTopic: if the leader reports that one is missing.
         :raises TaskAssignmentFailed: if the leader could not assign, or its assignment can't be read.

@@ -19,7 +19,7 @@ from fencepost.member.kafka.classic_streams_member import KafkaClassicStreamsMem
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.settings import check_choice
 from fencepost.member.kafka.streams_group import KafkaStreamsGroupMember
-from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember, WholeTopicReader
+from fencepost.member.kafka.streams_member import POLL_MS, KafkaConsumerGroupMember, WholeTopicReader
 from fencepost.member.streams.application.changelog import changelog_topic
 from fencepost.member.streams.application.driver import GlobalWork, StateListener, StreamsDriver
 from fencepost.member.streams.application.port import StreamThreadMember, ThreadEvents
@@ -72,7 +72,8 @@ class StreamsApp:
     never two batches of one partition at the same time. With a third parameter it gets that partition's
     store, an SQLite file in `state_dir`, which follows its partition to other clients through a topic, the
     changelog, unless `changelog` is False. When it returns the records are processed; their offsets are
-    committed every `commit_interval_ms`, and before partitions are given up: at least once.
+    committed every `commit_interval_ms`, and before partitions are given up: at least once. A poll without
+    records lasts `poll_ms`; a thread takes up new partitions when its poll has ended.
 
     An exception that leaves `process` goes to `handler`, which returns what to do; without a handler the
     client is shut down. `global_thread` reads whole topics before the others start, and next to them. Further
@@ -102,6 +103,7 @@ class StreamsApp:
         client_id: str | None = None,
         group_protocol: str = "streams",
         commit_interval_ms: int = 30_000,
+        poll_ms: int = POLL_MS,
         state_cleanup_delay_ms: int = 600_000,
         metrics_interval_ms: int = 60_000,
         auto_offset_reset: str = "earliest",
@@ -119,6 +121,7 @@ class StreamsApp:
         self._loop: asyncio.AbstractEventLoop | None = None
         """The event loop on which it was started, and on which methods that are not thread-safe may be
         called."""
+        self._poll_ms = round(check_milliseconds("poll_ms", poll_ms, zero=False) * 1000)
         processing = check_process(process)
         self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
@@ -174,10 +177,14 @@ class StreamsApp:
         if self._protocol == "streams":
             changelogs = {topic: changelog_topic(self._group_id, topic) for topic in self._topics}
             logged = changelogs if self._logged else None
-            return KafkaStreamsGroupMember(events, self._topics, settings, self._process_id, logged)
+            return KafkaStreamsGroupMember(
+                events, self._topics, settings, self._process_id, logged, poll_ms=self._poll_ms
+            )
         if self._protocol == "classic":
-            return KafkaClassicStreamsMember(events, self._topics, settings, self._process_id)
-        return KafkaConsumerGroupMember(events, self._topics, settings)
+            return KafkaClassicStreamsMember(
+                events, self._topics, settings, self._process_id, poll_ms=self._poll_ms
+            )
+        return KafkaConsumerGroupMember(events, self._topics, settings, poll_ms=self._poll_ms)
 
     def _global_work(self, given: GlobalThread) -> GlobalWork:
         if not isinstance(given, GlobalThread):
@@ -186,7 +193,9 @@ class StreamsApp:
         processing = check_process(given.process, "the global thread's process", most=2)
         # If aborted records are not read elsewhere, they are not read here either.
         reading = {name: self._settings[name] for name in ("isolation_level",) if name in self._settings}
-        return GlobalWork(processing, lambda: WholeTopicReader(topics, {**self._connecting(), **reading}))
+        return GlobalWork(
+            processing, lambda: WholeTopicReader(topics, {**self._connecting(), **reading}, self._poll_ms)
+        )
 
     def _changelog(self) -> KafkaChangelog:
         return KafkaChangelog(self._group_id, self._connecting(), creates=self._protocol != "streams")

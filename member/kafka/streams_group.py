@@ -18,7 +18,7 @@ from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.member import KafkaMember
 from fencepost.member.kafka.settings import refuse
-from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
+from fencepost.member.kafka.streams_member import POLL_MS, KafkaConsumerGroupMember
 from fencepost.member.streams.application.port import PartitionRecords, ThreadEvents
 from fencepost.member.streams.application.streams_transport import StreamsTransport
 from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
@@ -102,8 +102,10 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
         settings: Mapping[str, Any],
         process_id: uuid.UUID,
         changelogs: Mapping[str, str] | None = None,
+        *,
+        poll_ms: int = POLL_MS,
     ) -> None:
-        super().__init__(events, topics, settings)
+        super().__init__(events, topics, settings, poll_ms=poll_ms)
         self._heartbeats = StreamsHeartbeats(topics, str(process_id), changelogs)
         self._on_shutdown = events.on_shutdown_requested
         self._missing_since: float | None = None

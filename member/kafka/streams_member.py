@@ -25,8 +25,8 @@ from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
 
-_POLL_MS = 100
-"""Time that a poll waits for records, in ms; Kafka's poll.ms."""
+POLL_MS = 100
+"""The default of `poll_ms`, and of Kafka's poll.ms."""
 _CONNECT_AGAIN_S = 1.0
 
 
@@ -83,11 +83,22 @@ class _Watch:
 
 
 class KafkaConsumerGroupMember:
-    """A member that speaks KIP-848. Without a broker it goes on trying; it can't request a shutdown."""
+    """A member that speaks KIP-848. Without a broker it goes on trying; it can't request a shutdown.
 
-    def __init__(self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+    `poll_ms` says how long a poll waits for records.
+    """
+
+    def __init__(
+        self,
+        events: ThreadEvents,
+        topics: Sequence[str],
+        settings: Mapping[str, Any],
+        *,
+        poll_ms: int = POLL_MS,
+    ) -> None:
         self._topics = topics
         self._settings = settings
+        self._poll_ms = poll_ms
         self._listener = _Listener(events)
         self._watch = _Watch(events.on_connection)
         self._consumer: KIP848Consumer | None = None
@@ -143,14 +154,16 @@ class KafkaConsumerGroupMember:
         await consumer.start()
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records by partition; none after `poll_ms` without any, or while there is no broker.
 
         :raises AuthenticationError: if a broker does not accept the credentials, or no longer does.
         :raises KafkaError: if the coordinator refuses for good.
         """
         assert self._consumer is not None
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + self._poll_ms / 1000
         if self._starting is not None:
-            await asyncio.wait((self._starting,), timeout=_POLL_MS / 1000)
+            await asyncio.wait((self._starting,), timeout=self._poll_ms / 1000)
             if not self._starting.done():
                 return ()
             starting, self._starting = self._starting, None
@@ -164,7 +177,8 @@ class KafkaConsumerGroupMember:
                     await asyncio.wait_for(self._woken.wait(), _CONNECT_AGAIN_S)
                 self._begin()
                 return ()
-        taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
+        # The poll in which it has started lasts no longer than others, as in Kafka Streams.
+        taken = await self._consumer.getmany(timeout_ms=max(0.0, end_s - loop.time()) * 1000)
         return [
             PartitionRecords(TopicPartition(*partition), records, records[-1].offset + 1)
             for partition, records in taken.items()
@@ -208,7 +222,7 @@ class KafkaConsumerGroupMember:
         """Do nothing: the protocol has no way to ask, and the client's machine does not call it."""
 
     def wake(self) -> None:
-        """End a wait for a broker now; a poll lasts no longer than 100 ms."""
+        """End a wait for a broker now; a poll lasts no longer than `poll_ms`."""
         self._woken.set()
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
@@ -241,8 +255,9 @@ class KafkaConsumerGroupMember:
 class WholeTopicReader:
     """Reads all partitions of some topics from their beginning, in no group."""
 
-    def __init__(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
+    def __init__(self, topics: Sequence[str], settings: Mapping[str, Any], poll_ms: int = POLL_MS) -> None:
         self._topics = topics
+        self._poll_ms = poll_ms
         self._make: Callable[..., AIOKafkaConsumer] = functools.partial(
             AIOKafkaConsumer, enable_auto_commit=False, auto_offset_reset="earliest", **settings
         )
@@ -272,9 +287,9 @@ class WholeTopicReader:
         self._missing = {each: end for each, end in ends.items() if end > begins[each]}
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records of several partitions; none after 100 ms without any."""
+        """Return records of several partitions; none after `poll_ms` without any."""
         assert self._consumer is not None
-        taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
+        taken = await self._consumer.getmany(timeout_ms=self._poll_ms)
         for partition in list(self._missing):
             if await self._consumer.position(partition) >= self._missing[partition]:
                 del self._missing[partition]

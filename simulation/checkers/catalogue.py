@@ -343,7 +343,7 @@ _ALL: Final = (
     ),
     Invariant(
         "leaves-told",
-        "A member that closes, unsubscribes or stops polling sends a leave heartbeat.",
+        "A member that leaves or stops polling sends a leave heartbeat. A closed one joins no more.",
         "KIP-848, Member Epoch; KIP-1092",
     ),
     Invariant(

@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
+from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
@@ -29,6 +29,8 @@ from fencepost.simulation.checkers.requests import AFTER_FAILURE_US
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
+_JOINS: Final = (ConsumerMemberState.JOINING, ClassicMemberState.UNJOINED)
+"""States in which a member begins to join."""
 _NOT_NOW: Final = frozenset(
     {
         ErrorCode.NOT_COORDINATOR,
@@ -69,11 +71,13 @@ class MembershipEnd:
     __slots__ = (
         "_called_back_us",
         "_calls_back",
+        "_closing_us",
         "_event",
         "_failed_us",
         "_fenced_us",
         "_host",
         "_in_flight",
+        "_in_poll",
         "_is_member",
         "_keeps_place",
         "_last_code",
@@ -95,6 +99,9 @@ class MembershipEnd:
         self._since_us = 0
         self._searched = False
         """True if it has looked for the coordinator since."""
+        self._closing_us: int | None = None
+        """The time of its close; None if it is not closed, or its process stood still since."""
+        self._in_poll = False
         self._failed_us: int | None = None
         """Time at which the last leave failed, in µs, if nothing was tried since."""
         self._in_flight: Request | None = None
@@ -112,6 +119,9 @@ class MembershipEnd:
         """Note that the member machine moved."""
         yield from self.lingers(now_us)
         self._fenced_us = None
+        if target in _JOINS and self._closing_us is not None and now_us - self._closing_us > _AT_ONCE_US:
+            after_ms = (now_us - self._closing_us) // 1_000
+            yield "leaves-told", f"{self._host} joins again {after_ms} ms after it was closed"
         if target == FATAL and self._last_code in _MENDED:
             yield "gives-up-rightly", f"{self._host} gave up in {source} after {self._last_code.name}"
         if target == FENCED:
@@ -129,8 +139,18 @@ class MembershipEnd:
         self._calls_back = phase == "begin"
         self._called_back_us = now_us
 
+    def polls(self, phase: str) -> None:
+        """Note that the application begins to poll, or has polled."""
+        self._in_poll = phase == "begin"
+
+    def closes(self, now_us: int) -> None:
+        """Note that the process is to end. An application that polls closes its member now."""
+        if self._in_poll:
+            self._closing_us = now_us
+
     def froze(self) -> None:
         """Note that the process stands still, or goes on."""
+        self._closing_us = None
         self._stood_still = self._searched = True
         self._failed_us = None
 
@@ -219,6 +239,9 @@ class Leaving(Checker):
             if end := self._ends.pop(host, None):
                 timeout_us = self.world.scenario.network.request_timeout.us
                 self.report_all(end.stopped(min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50), now_us))
+        elif what == "stop":
+            if end := self._ends.get(host):
+                end.closes(now_us)
         elif what in ("freeze", "thaw") and (end := self._ends.get(host)):
             end.froze()
 
@@ -226,6 +249,11 @@ class Leaving(Checker):
         """Note the state: it decides if there is a leave to send."""
         if end := self._ends.get(host):
             self.report_all(end.moved(event, source, target, now_us))
+
+    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+        """Note who polls: only such an application closes at once."""
+        if end := self._ends.get(host):
+            end.polls(phase)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int

@@ -54,6 +54,8 @@ class _Seen:
         """The first offset that it must receive, in any case, since it became active."""
         self.handed_us = 0
         """Time at which it could begin with its next message, in microseconds."""
+        self.since_let_go = 0
+        """Messages that were processed since it was active last: it had one in hand at most."""
         self.stored_from: int | None = None
         """The stored offset at the time at which it was told to be active."""
 
@@ -152,7 +154,7 @@ class SacConsumers(SacChecker):
             seen.updates.clear()
             seen.tries += 1
         if target is _S.ACTIVE:
-            seen.next_offset, seen.handed_us = None, now_us
+            seen.next_offset, seen.handed_us, seen.since_let_go = None, now_us, 0
             seen.first_due = self.world.cluster.log_end(subscriber.subscription.stream) + 1
         seen.state, seen.since_us, seen.paused_us = target, now_us, 0
 
@@ -279,6 +281,9 @@ class SacConsumers(SacChecker):
         if seen.told is not SacCallback.ACTIVATED and not seen.closing:
             self.report("sac-records", f"{subscriber.name} works on {offset} after {seen.told}")
         if seen.state is not _S.ACTIVE:
+            seen.since_let_go += 1
+            if seen.since_let_go > 1:
+                self.report("sac-records", f"{subscriber.name} begins with {offset} as it is {seen.state}")
             return
         if seen.next_offset is not None and offset != seen.next_offset:
             self.report("sac-records", f"{subscriber.name} gets {offset} in place of {seen.next_offset}")

@@ -59,7 +59,10 @@ class StreamsApplication(_Table, frozen=True):
     """The behaviour of threads."""
 
     poll: Duration = Duration(1 * SECOND)
-    """Time that a poll lets records gather."""
+    """Time that records gather before a poll returns them."""
+    poll_ms: Annotated[int, Meta(ge=1, le=60_000)] = 100
+    """Milliseconds after which a poll without records ends (Kafka's `poll.ms`). Only then a thread takes up
+    new tasks."""
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
     """Processing time of one record."""

@@ -93,8 +93,14 @@ class StreamsClientHost(Host):
         self.injected: list[Injected] = []
         self.refused = False
         """True if the group refused a member of this process for good, as it would one of the next."""
+        self._batches = 0
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.directory = NoDirectory()
+
+    @property
+    def is_processing(self) -> bool:
+        """True if a thread of this process works on records."""
+        return self._batches > 0
 
     @property
     def ended(self) -> bool:
@@ -268,7 +274,11 @@ class StreamsClientHost(Host):
 
     async def _process(self, partition: TopicPartition, records: Sequence[int]) -> None:
         self.raise_injected("processing", "")
-        await self.pause_us(len(records) * self.world.processing_times.draw())
+        self._batches += 1
+        try:
+            await self.pause_us(len(records) * self.world.processing_times.draw())
+        finally:
+            self._batches -= 1
         self.world.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:

@@ -426,7 +426,7 @@ class StreamsCoordination(Checker):
                 self._revoking_ms[member_id] = now_ms
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
         if self._waiting_ms is not None and now_ms > self._waiting_ms + delay_ms + _LATE_MS:
-            if group.assignment_epoch < group.group_epoch:
+            if group.members and group.assignment_epoch < group.group_epoch:  # else all have left meanwhile
                 self.report(
                     "streams-delays", f"the group waits for its first members for more than {delay_ms} ms"
                 )

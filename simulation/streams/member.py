@@ -37,6 +37,13 @@ class SimulatedMember(abc.ABC):
         self._connected = True
         self._ready = True
         self._look = False
+        """The thread has something to look at when its poll ends."""
+        self._commit_from_us = world.loop.now_us + scenario.application.commit_interval.us
+        """The time from which the thread may want to commit when its poll ends."""
+        self._first_poll_us = max(1, round(host.rng.uniform(0, scenario.application.poll_ms * 1_000)))
+        """Threads connect before they join, so their polls are not in step with their heartbeats."""
+        self._gather_from_us = 0
+        """The time from which the next batch gathers: the fetches before are over."""
         self._waiter: asyncio.Future[None] | None = None
         self._callbacks: list[asyncio.Task[None]] = []
         self.thread = thread
@@ -82,23 +89,35 @@ class SimulatedMember(abc.ABC):
         self.driver.subscribe(self._topics)
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records that have gathered for a while; no records if something has changed."""
-        gathered_us = self._host.loop.now_us
-        if self._filled_by is None:
-            gathered_us += self._host.world.scenario.application.poll.us
+        """Return records that have gathered for a while; none after `poll_ms` without any.
+
+        Nothing else ends it, as in Kafka Streams: an assignment that arrives meanwhile waits for its end.
+        Polls after which the thread would find nothing new are taken as one.
+        """
+        host, application = self._host, self._host.world.scenario.application
+        loop, poll_us = host.loop, application.poll_ms * 1_000
+        host.raise_injected("poll", self.thread)
+        self.driver.poll_begin()
+        first_us, self._first_poll_us = self._first_poll_us, poll_us
+        began_us, end_us = loop.now_us, None
         while True:
-            self._host.raise_injected("poll", self.thread)
-            self.driver.poll_begin()
-            ready_us = self._records_at()
+            now_us, ready_us = loop.now_us, self._records_at()
             if ready_us is not None:
-                ready_us = max(ready_us, gathered_us)
-                if ready_us <= self._host.loop.now_us:
+                gathering_us = application.poll.us if self._filled_by is None else 0
+                ready_us = max(ready_us, self._gather_from_us + gathering_us)
+                if ready_us <= now_us:
                     return self._take()
-            if self._look:
+            if end_us is None and (self._look or self.round_s or self._commit_from_us <= now_us):
+                # A timer ends each of them, so each is late by as much as this one.
+                each_us = poll_us if host.timer_delays is None else poll_us + host.timer_delays.draw()
+                first_end_us = began_us + first_us
+                end_us = first_end_us + each_us * max(0, -((first_end_us - now_us) // each_us))
+            elif end_us is not None and end_us <= now_us:
                 self._look = False
                 self.driver.poll_end({})
                 return ()
-            await self._wait(ready_us)
+            until_us = self._commit_from_us if end_us is None else end_us
+            await self._wait(until_us if ready_us is None else min(ready_us, until_us))
 
     @property
     @abc.abstractmethod
@@ -112,8 +131,8 @@ class SimulatedMember(abc.ABC):
 
     @property
     def is_late(self) -> bool:
-        """True if it left because its thread worked on a batch for longer than the poll interval."""
-        return self.driver.state == ConsumerMemberState.STALE
+        """True if it left because its thread is busy with a batch for longer than the poll interval."""
+        return self._host.is_processing and self.driver.state == ConsumerMemberState.STALE
 
     def is_connected(self) -> bool:
         """Return true if the last heartbeat or commit was answered."""
@@ -125,20 +144,22 @@ class SimulatedMember(abc.ABC):
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets."""
+        world = self._host.world
+        self._commit_from_us = world.loop.now_us + world.scenario.application.commit_interval.us
         try:
             await self.driver.commit(
                 {partition: OffsetAndMetadata(offset=offset) for partition, offset in offsets.items()}
             )
         except CommitFailed as error:
             raise CommitRefused(str(error)) from error
-        self._host.world.committed(offsets)
+        world.committed(offsets)
 
     @abc.abstractmethod
     def ask_for_shutdown(self) -> None:
         """Ask for a shutdown in every request."""
 
     def wake(self) -> None:
-        """End a poll that waits."""
+        """Let the thread look around when the poll that is under way has ended."""
         self._look = True
         self._change()
 
@@ -155,13 +176,12 @@ class SimulatedMember(abc.ABC):
 
     # -- records -------------------------------------------------------------------------------------------
 
-    async def _wait(self, until_us: int | None) -> None:
+    async def _wait(self, until_us: int) -> None:
         self._waiter = waiter = self._host.loop.create_future()
-        timer = None if until_us is None else HostTimer(self._host, until_us, self._change, ())
+        timer = HostTimer(self._host, until_us, self._change, ())
         await waiter
         self._waiter = None
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
 
     def _change(self) -> None:
         waiter = self._waiter
@@ -175,6 +195,8 @@ class SimulatedMember(abc.ABC):
 
     def _take(self) -> list[PartitionRecords]:
         taken, self._filled_by = self._logs.take(self.driver.fetchable(), self._most, self._filled_by)
+        self._look = False
+        self._gather_from_us = self._host.loop.now_us
         self.driver.poll_end({partition: end for partition, (_, end) in taken.items()})
         return [
             PartitionRecords(partition, range(first, end), end) for partition, (first, end) in taken.items()
@@ -211,9 +233,10 @@ class SimulatedMember(abc.ABC):
             self._events.on_shutdown_requested()
 
     def on_state(self, event: str, source: str, target: str) -> None:
-        """Wake the thread after a step of the machine: it may have something to look at."""
+        """Wake the thread after a step of the machine. What it owns may have changed: fetches begin again."""
         if event in (ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED):
             self._host.world.disturb()
+        self._gather_from_us = self._host.loop.now_us
         self.wake()
 
     def on_request(self, request: object) -> None:
@@ -227,8 +250,12 @@ class SimulatedMember(abc.ABC):
 
     def _hear(self, response: object) -> None:
         connected, ready = not isinstance(response, Exception), self._group_is_ready()
-        if connected is not self._connected or ready is not self._ready:
-            self._connected, self._ready = connected, ready
+        if connected is not self._connected:
+            self._connected = connected
+            # Once the member's machine knows it as well.
+            self._host.loop.call_soon(self._events.on_connection)
+        if ready is not self._ready:
+            self._ready = ready
             self.wake()
 
     def on_callback(  # noqa: B027 - a hook

@@ -50,8 +50,7 @@ class StreamThreadMember(Protocol):
         """Connect, and begin to join."""
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return the records that came; none after a short while without any, or when there is something to
-        look at."""
+        """Return the records that came; none after `poll_ms` without any, or if there is no broker."""
 
     @property
     def joined(self) -> bool:
@@ -77,7 +76,7 @@ class StreamThreadMember(Protocol):
         """Request the shutdown of the application, with every request from now on and on leaving."""
 
     def wake(self) -> None:
-        """End a poll that waits."""
+        """End a wait for a broker. A poll under way ends in its own time, as in Kafka Streams."""
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group at once, and disconnect, in at most that many seconds. Never raises.

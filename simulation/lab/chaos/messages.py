@@ -76,6 +76,7 @@ class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
     heartbeat_interval_ms: int
     """Only for classic members, which choose both timeouts themselves."""
     commit_interval_ms: int
+    poll_ms: int
     state_dir: str
     global_topic: str | None = None
     """The topic that the global thread reads, if there is one."""

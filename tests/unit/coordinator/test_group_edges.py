@@ -12,6 +12,7 @@ from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import MemberFenced
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import metadata_hash
 from tests.hosting import steps_due
@@ -142,7 +143,11 @@ class TestWhatRunDueAnswers:
         assert steps_due(failing, scene.now_ms + 45_000) == []
         assert list(scene.group.members) == ["A"]
         scene.now_ms += 45_000
-        assert [len(outcome.records) for outcome in scene.after(500)] == [4]
+        (outcome,) = scene.after(500)
+        assert len(outcome.records) == 4
+        assert outcome.effects == (
+            MemberFenced(group_id=scene.group.group_id, member_id="A", reason="session"),
+        )
 
 
 class TestAnExpressionThatMatchesNothing:

@@ -299,6 +299,8 @@ def app(**settings: Any) -> StreamsApp:
         ({"global_thread": GlobalThread([], process)}, ValueError, "at least one topic"),
         ({"group_protocol": "streams-v2"}, ValueError, "group_protocol should be one of"),
         ({"commit_interval_ms": -1}, ValueError, "commit_interval_ms should be 0 ms or more"),
+        ({"poll_ms": 0}, ValueError, "poll_ms should be 1 ms or more"),
+        ({"poll_ms": "x"}, TypeError, "poll_ms should be a number of milliseconds"),
         ({"commit_interval_ms": "x"}, TypeError, "commit_interval_ms should be a number of milliseconds"),
         ({"metrics_interval_ms": 0}, ValueError, "metrics_interval_ms should be 1 ms or more"),
         ({"state_cleanup_delay_ms": 0}, ValueError, "state_cleanup_delay_ms should be 1 ms or more"),

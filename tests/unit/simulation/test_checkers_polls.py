@@ -301,6 +301,35 @@ def test_a_fenced_member_joins_when_it_has_given_everything_up(member, at_s, bro
     assert member.found == broken
 
 
+@pytest.mark.parametrize("target", ["JOINING", "UNJOINED"])
+@pytest.mark.parametrize(("at_s", "broken"), [(2, []), (3, ["leaves-told"])])
+def test_a_member_that_was_closed_while_fenced_joins_no_more(member, target, at_s, broken):
+    member.on_poll("m", "begin", 0)
+    moves(member, "fenced", "STABLE", "FENCED", 1)
+    member.on_callback("m", "lost", "begin", (P0,), SECOND)
+    member.on_member_host("m", "stop", 2 * SECOND)
+    member.on_callback("m", "lost", "end", (P0,), at_s * SECOND)
+    moves(member, "released", "FENCED", target, at_s)
+    assert member.found == broken
+
+
+def test_an_application_that_is_busy_closes_its_member_later(member):
+    member.on_poll("m", "begin", 0)
+    member.on_poll("m", "end", 0)
+    member.on_member_host("m", "stop", SECOND)
+    moves(member, "released", "FENCED", "JOINING", 5)
+    assert member.found == []
+
+
+def test_a_member_whose_process_stood_still_may_hear_of_its_close_late(member):
+    member.on_poll("m", "begin", 0)
+    member.on_member_host("m", "stop", SECOND)
+    member.on_member_host("m", "freeze", 2 * SECOND)
+    member.on_member_host("m", "thaw", 5 * SECOND)
+    moves(member, "released", "FENCED", "JOINING", 5)
+    assert member.found == []
+
+
 @pytest.mark.parametrize(
     ("code", "broken"),
     [

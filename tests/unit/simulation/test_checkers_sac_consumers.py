@@ -213,6 +213,14 @@ def test_a_message_after_the_step_down_is_found(active: Scene) -> None:
     assert active.found == ["sac-records"]
 
 
+def test_only_the_message_in_hand_may_end_when_a_consumer_steps_down(active: Scene) -> None:
+    active.move(E.TOLD_WAITING, S.STEPPING_DOWN)
+    active.process(5)
+    assert active.found == []
+    active.process(6)
+    assert active.found == ["sac-records"]
+
+
 def test_time_that_the_process_stands_still_is_no_delay(active: Scene) -> None:
     active.process(5)
     active.host("freeze")

@@ -401,6 +401,15 @@ def test_a_first_target_that_does_not_come_is_found() -> None:
     assert set(scene.beat(A, NO_TASKS)) == {"streams-delays"}
 
 
+def test_nothing_is_due_to_a_group_whose_first_members_have_left() -> None:
+    scene = Scene()
+    scene.beat(A)
+    assert scene.beat(A, NO_TASKS, epoch=-1) == []
+    scene.now_ms += 60_000
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == []
+
+
 def test_what_is_kept_of_gone_members_is_found(scene: Scene) -> None:
     scene.live.streams.soft.groups["g"].contacts["gone"] = MemberContact(1)
     scene.checker.on_end(scene.now_ms * 1_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,6 +18,7 @@ from fencepost.member.streams.application.worker import Worker
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads_any
+from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import SimulatedClassicStreamsMember
 from fencepost.simulation.trace.schema import Row, RowKind
 
@@ -94,6 +96,67 @@ name = "orders"
     found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(RowKind.HOST)]
     expected = [("freeze", 40), ("crash", 50), ("start", 54), ("freeze", 60), ("thaw", 160)]
     assert [each for each in found if 40 <= each[1] <= 160] == expected
+
+
+def away_s(poll_ms: int, seed: int) -> list[float]:
+    """How long threads were not RUNNING for a rebalance, with callbacks that take no time."""
+    result, kept = played(
+        "streams-single-threads", seed, f"application.poll_ms={poll_ms}", "application.callback=0s"
+    )
+    assert result.violations == []
+    since: dict[str, int] = {}
+    lasted = []
+    for row in kept.of(RowKind.THREAD_STATE):
+        if row.state_to in ("PARTITIONS_REVOKED", "PARTITIONS_ASSIGNED"):
+            since.setdefault(row.actor, row.t_us)
+        elif (begun := since.pop(row.actor, None)) is not None and row.state_to == "RUNNING":
+            lasted.append((row.t_us - begun) / 1_000_000)
+    return sorted(lasted)
+
+
+def test_a_thread_takes_up_its_tasks_when_its_poll_has_ended() -> None:
+    long = [each for seed in range(4) for each in away_s(2_000, seed)]
+    short = [each for seed in range(4) for each in away_s(10, seed)]
+    assert len(long) > 20
+    assert len(short) > 20
+    assert statistics.median(long) > 10 * statistics.median(short)
+    assert statistics.median(long) < 2
+
+
+ALONE = """
+protocol = "streams"
+duration = "8m"
+[group]
+members = 1
+threads = 1
+[[topics]]
+name = "orders"
+records_per_second = 0.5
+[[faults]]
+kind = "thread-exception"
+every = "60s"
+response = "REPLACE_THREAD"
+[[faults]]
+kind = "connection-loss"
+every = "20s"
+[[faults]]
+kind = "coordinator-move"
+every = "90s"
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_polls_that_are_taken_as_one_end_as_each_by_itself(
+    protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = loads_any(ALONE.replace("threads = 1", f'threads = 1\nprotocol = "{protocol}"'))
+    together = run(scenario, seed)
+    always = property(lambda self: 0, lambda self, value: None)
+    monkeypatch.setattr(SimulatedMember, "_commit_from_us", always, raising=False)
+    single = run(scenario, seed)
+    assert together.digest == single.digest
+    assert single.events > 1.5 * together.events
 
 
 def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,6 +93,7 @@ class StreamsProcess:
             client_id=terms.name,
             group_protocol=terms.group_protocol,
             commit_interval_ms=terms.commit_interval_ms,
+            poll_ms=terms.poll_ms,
             bootstrap_servers=terms.bootstrap_servers,
             max_poll_interval_ms=terms.max_poll_interval_ms,
             max_poll_records=terms.max_poll_records,

@@ -41,7 +41,7 @@ class RealClient(ProcessHost):
         self._order(m.FailThread(injected.answer, injected.where, injected.kind))
 
     def wake(self) -> None:
-        """Do nothing: threads look ten times a second anyway."""
+        """Do nothing: a thread looks when its poll ends."""
 
     def add_thread(self) -> None:
         """Start one more thread, if the client runs."""
@@ -133,6 +133,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
             session_timeout_ms=self._session_ms,
             heartbeat_interval_ms=classic_interval_ms(self._session_ms),
             commit_interval_ms=application.commit_interval.ms,
+            poll_ms=application.poll_ms,
             state_dir=str(self._state_dir / host.name),
             global_topic=None if self.scenario.global_topic is None else self.scenario.global_topic.name,
             stores=application.changelogs,

@@ -9,6 +9,7 @@ import pytest
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import MemberFenced
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 
 
@@ -193,15 +194,19 @@ class TestFailedWrites:
         journal.code = None
         classic.stable(1)
 
-    def test_an_end_that_is_not_written_is_told_to_nobody(
+    def test_a_removal_that_is_not_written_is_reported_all_the_same(
         self, classic: Any, journal: FailingJournal
     ) -> None:
+        """The member is gone from memory, as in Kafka: no later step removes it once more."""
         (one,) = classic.stable(1)
         journal.code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-        assert classic.after(10_000) == []
+        (outcome,) = classic.after(10_000)
+        assert outcome.effects == (MemberFenced(group_id="g", member_id=one, reason="session"),)
+        assert outcome.records == ()
         assert (classic.state, classic.waiting()) == ("Empty", [])
         journal.code = None
         assert classic.beat(one, 1) == "UNKNOWN_MEMBER_ID"
+        assert classic.after(60_000) == []
 
     def test_a_static_member_that_is_not_written_did_not_come_back(
         self, classic: Any, journal: FailingJournal
