@@ -130,8 +130,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         names = tuple(f"kafka-{number}" for number in range(1, brokers + 1))
         for name in names:
             self.network.add_host(name)
-        for host in ("localhost", "kafka"):
-            self.network.aliases[host, KAFKA_PORT] = (names[0], KAFKA_PORT)
+        self.network.name_together("kafka", names)
+        self.network.aliases["localhost", KAFKA_PORT] = (names[0], KAFKA_PORT)
         self._endpoint = EmbeddedEndpoint(
             topics=topics,
             brokers=brokers,

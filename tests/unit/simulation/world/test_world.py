@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import time
 from typing import Any
 
@@ -304,6 +305,27 @@ def test_kill_closes_connections_and_loses_the_session() -> None:
         await group.wait_stable(members=2)
 
     assert play(test).violations == []
+
+
+def test_client_starts_while_the_first_broker_is_down() -> None:
+    orders: set[tuple[str, ...]] = set()
+
+    async def look_up() -> None:
+        for _ in range(20):
+            found = await asyncio.get_running_loop().getaddrinfo("kafka", 9092, type=socket.SOCK_STREAM)
+            orders.add(tuple(address for *_, (address, _) in found))
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.stop_broker(1)
+        world.process("worker", commit_after, world.done)
+        await world.group("orders-service").wait_stable(members=1)
+        await world.process("resolver", look_up).ended()
+        assert world.programs["worker"].generation == 0
+        world.programs["worker"].kill()
+
+    assert play(test).violations == []
+    assert len(orders) == 6  # all orders of three addresses
+    assert {frozenset(each) for each in orders} == {frozenset(min(orders))}
 
 
 # -- the code is that which serves -----------------------------------------------------------------
