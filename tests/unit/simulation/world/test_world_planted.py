@@ -23,13 +23,13 @@ FIRST_SEEDS = {
     "sink-without-deduplication": 1,
     "shutdown-loses-last-batch": 3,
 }
-"""The first seed that shows each bug, with PYTHONHASHSEED=0. With another hash seed another one may be first."""
+"""The first seed that shows each bug, with PYTHONHASHSEED=0. With another one it may be another."""
 MOST_SEEDS = 200
 MOST_FAULTS = 3
 
 
 def first_failure(name: str) -> fencepost.WorldResult:
-    """Return a run that shows the bug: that of the seed in `FIRST_SEEDS`, or else of the first one that does."""
+    """Return a run that shows the bug: of the seed in `FIRST_SEEDS`, or else of the first that does."""
     test = PLANTED[name].wrong.simulated
     expected = FIRST_SEEDS.get(name)
     for seed in dict.fromkeys([expected or 1, *range(1, MOST_SEEDS + 1)]):
