@@ -7,7 +7,7 @@ coordinators, whose checkers run too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.kinds import GroupMember
@@ -163,21 +163,29 @@ class Oracles:
 
     def all_done(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Judge at the end that nothing was left out; `ends` are first offsets and those after the last."""
-        if not self.claims("at-least-once") or not self.done:
-            return
-        topics = {partition.topic for partition in self.done}
+        for partition, missing in self.missing(ends):
+            first, end = ends[partition]
+            some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            self._report(
+                AT_LEAST_ONCE,
+                f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} "
+                f"were never done: offsets {some}",
+            )
+
+    def missing(
+        self, ends: Mapping[TopicPartition, tuple[int, int]]
+    ) -> Iterator[tuple[TopicPartition, list[int]]]:
+        """Yield partitions with records that are not done, if the test claims that all are.
+
+        Topics of which no record is done are left out: no program reads them, or none reports.
+        """
+        topics = {each.topic for each in self.done} if self.claims("at-least-once") else set()
         for partition, (first, end) in ends.items():
-            if partition.topic not in topics:
-                continue
-            done = self.done.get(partition, {})
-            missing = [offset for offset in range(first, end) if offset not in done]
-            if missing:
-                some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-                self._report(
-                    AT_LEAST_ONCE,
-                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} "
-                    f"were never done: offsets {some}",
-                )
+            if partition.topic in topics:
+                done = self.done.get(partition, {})
+                missing = [offset for offset in range(first, end) if offset not in done]
+                if missing:
+                    yield partition, missing
 
     def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:
         """Judge that an output topic has no value twice, as it is read by `read_committed` consumers."""

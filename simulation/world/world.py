@@ -46,12 +46,12 @@ AFTERMATH_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
-"""Programs that commit nothing have settled when nothing has happened for that long."""
+"""Programs that commit nothing have settled when all is done and nothing has happened for that long."""
 STUCK_S: Final = 310.0
-"""The same for programs that commit, but not all.
+"""The same if something is missing: a commit, a record that is not done, or what is to hold eventually.
 
-aiokafka may ask a broker that leads a partition no more for its first offset, again and again, until it
-updates its metadata: that is every five minutes.
+aiokafka may use old metadata for five minutes. It may ask a broker that leads a partition no more for its
+first offset, again and again. Or it may believe that a topic has no partitions, after an error for it.
 """
 SETTLES: Final = "settles"
 PROGRAM_RUNS: Final = "program-runs"
@@ -331,9 +331,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
         A group has read all when it has committed the ends of all topics that it reads, and nothing was done
-        or committed for `QUIET_S` seconds. A group that never commits has read all when nothing happens for
-        `IDLE_S` seconds; one that commits, but not all, when nothing happens for `STUCK_S` seconds. If that
-        takes longer than `timeout` seconds after the last fault, the invariant `settles` does not hold.
+        or committed for `QUIET_S` seconds. A group that never commits has read all when all records are done
+        and nothing happens for `IDLE_S` seconds. If something is missing, nothing must happen for `STUCK_S`
+        seconds. After `timeout` seconds since the last fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()
@@ -343,7 +343,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
                 seen, since = progress, now
-            if now - since > self._patience_s() and not self._unstable():
+            quiet_s = now - since
+            if quiet_s > QUIET_S and quiet_s > self._patience_s() and not self._unstable():
                 break
             if now - begin > timeout:
                 self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
@@ -353,9 +354,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     def _patience_s(self) -> float:
         """Return for how long nothing must happen before the world has settled."""
-        if self._has_settled() and all(holds() for _, holds in self._eventually):
+        if not all(holds() for _, holds in self._eventually):
+            return STUCK_S
+        if self._has_settled():
             return QUIET_S
-        return STUCK_S if any(self._offsets(each) and self._lag(each) for each in self._groups()) else IDLE_S
+        is_behind = any(self._offsets(each) and self._lag(each) for each in self._groups())
+        return STUCK_S if is_behind or any(self.oracles.missing(self.ends())) else IDLE_S
 
     def _progress(self) -> tuple[int, int]:
         done = sum(len(each) for each in self.oracles.done.values())

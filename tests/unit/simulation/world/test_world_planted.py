@@ -17,13 +17,15 @@ FIRST_SEEDS = {
     "background-work-and-auto-commit": 1,
     "state-not-dropped-on-loss": 8,
     "callback-outlasts-poll-timeout": 1,
-    "ignored-commit-error": 1,
+    "ignored-commit-error": 8,
     "static-id-used-twice": 1,
     "wrong-seek-after-assignment": 3,
-    "sink-without-deduplication": 1,
+    "sink-without-deduplication": 6,
     "shutdown-loses-last-batch": 3,
 }
 """The first seed that shows each bug, with PYTHONHASHSEED=0. With another one it may be another."""
+ONCE_FAILED = {"wrong-seek-after-assignment": [138]}
+"""Seeds on which a correct twin failed. 138: an error of Metadata leaves it without partitions for minutes."""
 MOST_SEEDS = 200
 MOST_FAULTS = 3
 
@@ -63,6 +65,6 @@ def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_correct_twin_is_clean(name: str) -> None:
     test = PLANTED[name].right.simulated
-    for seed in range(1, 4):
+    for seed in [*range(1, 4), *ONCE_FAILED.get(name, ())]:
         result = test.run(seed)
         assert not result.failed, (seed, result.violations, result.trouble)
