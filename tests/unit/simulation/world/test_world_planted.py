@@ -25,7 +25,7 @@ FIRST_SEEDS = {
 }
 """The first seed that shows each bug, with PYTHONHASHSEED=0. With another one it may be another."""
 ONCE_FAILED = {"wrong-seek-after-assignment": [138]}
-"""Seeds on which a correct twin failed. 138: an error of Metadata leaves it without partitions for minutes."""
+"""Seeds on which a correct twin failed. 138: an error of Metadata takes all partitions for minutes."""
 MOST_SEEDS = 200
 MOST_FAULTS = 3
 
