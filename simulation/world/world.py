@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, ParamSpec
 
+from fencepost.coordinator.codec.batches import stored_batch
+from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.groups import GroupControls
@@ -36,6 +40,7 @@ from fencepost.simulation.world.programs import Program, check_name
 P = ParamSpec("P")
 
 KAFKA_PORT: Final = 9092
+_WHOLE_LOG: Final = 2**62
 SETTLE_S: Final = 400.0
 """The time that programs and groups have to settle after the last fault, unless a test says otherwise.
 
@@ -95,7 +100,14 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """All programs by name."""
         self.dead: list[WorldProcess] = []
         """Processes that have ended, with the tasks that they have left."""
-        self.oracles = Oracles(claims, self.report, self._owns, self._awake_since)
+        self.oracles = Oracles(
+            claims,
+            self.report,
+            self._owns,
+            self._awake_since,
+            readable=self._readable,
+            groups_of=self._groups_of,
+        )
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """The exception that ended the run, if it was not a violation."""
@@ -389,11 +401,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         read = {topic for topic, _ in offsets}
         for member in self.group(group_id).members():
             read.update(member.topics)
-        return sum(
-            end - offsets.get(partition, first)
-            for partition, (first, end) in self.ends().items()
-            if partition.topic in read
-        )
+        lag = 0
+        for partition, (first, end) in self.ends().items():
+            committed = offsets.get(partition, first)
+            if partition.topic in read and committed < end:
+                lag += sum(1 for _ in self._readable(partition, committed, end))
+        return lag
 
     def _why_not(self) -> str:
         parts = [f"{each} is not stable, or down" for each in self._unstable()]
@@ -409,6 +422,14 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         cluster = self.endpoint.brokers.cluster
         topic = cluster.image.by_name.get(partition.topic)
         return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
+
+    def _readable(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
+        """Yield the offsets in a range at which a `read_committed` consumer gets a record."""
+        cluster = self.endpoint.brokers.cluster
+        topic = cluster.image.by_name.get(partition.topic)
+        if topic is not None:
+            log = cluster.log(topic, partition.partition)
+            yield from (each for each in _committed_from(log, first) if each < end)
 
     def ends(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition, and the offset after its last record."""
@@ -475,6 +496,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             for member in self.group(group_id).members()
         )
 
+    def _groups_of(self, program: str) -> list[str]:
+        return [
+            group_id
+            for group_id in self._groups()
+            if any(self._program_of(member) == program for member in self.group(group_id).members())
+        ]
+
     def _awake_since(self, program: str) -> int:
         found = self.programs.get(program)
         return 0 if found is None else found.thawed_us
@@ -500,6 +528,22 @@ def _flat(values: Iterable[Text | Iterable[Text]]) -> list[Text]:
         else:
             flat.extend(value)
     return flat
+
+
+def _committed_from(log: PartitionLog, offset: int) -> Iterator[int]:
+    """Yield offsets of records from `offset` on: none of open or aborted transactions, and no markers."""
+    start = max(offset, log.log_start_offset)
+    found = log.read(min(start, log.high_watermark), _WHOLE_LOG, at_least_one=True, committed=True)
+    aborted = deque(sorted(found.aborted or (), key=lambda each: each.first_offset))
+    gone: set[int] = set()
+    for batch in found.batches:
+        header = stored_batch(batch)
+        while aborted and aborted[0].first_offset <= header.base_offset:
+            gone.add(aborted.popleft().producer_id)
+        if header.is_control:
+            gone.discard(header.producer_id)
+        elif not header.is_transactional or header.producer_id not in gone:
+            yield from (each.offset for each in records_in(batch) if each.offset >= start)
 
 
 def _function(verb: str, holds: Callable[[], bool]) -> Callable[[], bool]:
