@@ -51,7 +51,10 @@ AFTERMATH_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
-"""Programs that commit nothing have settled when all is done and nothing has happened for that long."""
+"""Programs that commit nothing have settled when all is done and nothing has happened for that long.
+
+It is also the time that a consumer has to join its group: aiokafka waits 40 s for the response to a request.
+"""
 STUCK_S: Final = 310.0
 """The same if something is missing: a commit, a record that is not done, or what is to hold eventually.
 
@@ -344,8 +347,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
         A group has read all when it has committed the ends of all topics that it reads, and nothing was done
         or committed for `QUIET_S` seconds. A group that never commits has read all when all records are done
-        and nothing happens for `IDLE_S` seconds. If something is missing, nothing must happen for `STUCK_S`
-        seconds. After `timeout` seconds since the last fault, the invariant `settles` does not hold.
+        and nothing happens for `IDLE_S` seconds. Consumers that have not joined their group get that time,
+        too. If something is missing, nothing must happen for `STUCK_S` seconds. After `timeout` seconds since
+        the last fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()
@@ -369,9 +373,21 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         if not all(holds() for _, holds in self._eventually):
             return STUCK_S
         if self._has_settled():
-            return QUIET_S
-        is_behind = any(self._offsets(each) and self._lag(each) for each in self._groups())
-        return STUCK_S if is_behind or any(self.oracles.missing(self.ends())) else IDLE_S
+            return IDLE_S if any(map(self._is_joining, self.programs.values())) else QUIET_S
+        return STUCK_S if any(map(self._is_behind, self._groups())) else IDLE_S
+
+    def _is_joining(self, program: Program) -> bool:
+        """Return true if a consumer of the program is no member of its group: its request may be lost."""
+        wanted = () if program.process is None else program.process.group_ids
+        return bool(wanted) and not set(wanted).issubset(self._groups_of(program.name))
+
+    def _is_behind(self, group_id: str) -> bool:
+        """Return true if a group has not read all: if it commits, by its commits, else by what was done."""
+        waiting = self._uncommitted(group_id)
+        if self._offsets(group_id):
+            return any(waiting)
+        done = self.oracles.done
+        return any(offset not in done.get(partition, ()) for partition, offset in waiting)
 
     def _progress(self) -> tuple[int, int]:
         done = sum(len(each) for each in self.oracles.done.values())
@@ -393,20 +409,23 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return down + [each.group_id for each in groups if each.state not in ("Stable", "Empty", "Dead")]
 
     def _has_settled(self) -> bool:
-        return not self._unstable() and not any(map(self._lag, self._groups()))
+        return not self._unstable() and not any(any(self._uncommitted(each)) for each in self._groups())
 
     def _lag(self, group_id: str) -> int:
         """Return how many records the members of a group have not committed."""
+        return sum(1 for _ in self._uncommitted(group_id))
+
+    def _uncommitted(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the places of records that the members of a group have not committed."""
         offsets = self._offsets(group_id)
         read = {topic for topic, _ in offsets}
         for member in self.group(group_id).members():
             read.update(member.topics)
-        lag = 0
         for partition, (first, end) in self.ends().items():
             committed = offsets.get(partition, first)
             if partition.topic in read and committed < end:
-                lag += sum(1 for _ in self._readable(partition, committed, end))
-        return lag
+                for offset in self._readable(partition, committed, end):
+                    yield partition, offset
 
     def _why_not(self) -> str:
         parts = [f"{each} is not stable, or down" for each in self._unstable()]
