@@ -348,7 +348,7 @@ def test_client_starts_while_the_first_broker_is_down() -> None:
     async def look_up() -> None:
         for _ in range(20):
             found = await asyncio.get_running_loop().getaddrinfo("kafka", 9092, type=socket.SOCK_STREAM)
-            orders.add(tuple(address for *_, (address, _) in found))
+            orders.add(tuple(str(address[0]) for *_, address in found))
 
     async def test(world: SimulatedWorld) -> None:
         await world.stop_broker(1)
