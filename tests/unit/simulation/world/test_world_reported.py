@@ -1,4 +1,4 @@
-"""A bug that users reported to aiokafka, found from a seed and brought down to one fault.
+"""Bugs of aiokafka: one that users reported, found from a seed and brought down to one fault; one found here.
 
 Report: https://github.com/aio-libs/aiokafka/issues/1017
 
@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, OutOfOrderSequenceNumber
 
-from fencepost import SimulatedWorld, SimulationFailed, simulated
+from fencepost import KIP848Consumer, SimulatedWorld, SimulationFailed, run_simulated, simulated
 
 SEED = 24
 SETTINGS: dict[str, Any] = {
@@ -99,3 +99,37 @@ def test_idempotent_producer_never_recovers_from_a_batch_that_expired(
 def test_new_producer_recovers() -> None:
     for seed in (SEED, 1):
         assert orders_are_sent_by_new_producers.simulated.run(seed).violations == []
+
+
+async def read_orders(consumer_class: Any, done: Any) -> None:
+    """Commit each order after it is done."""
+    consumer = consumer_class(
+        "orders",
+        bootstrap_servers="kafka:9092",
+        group_id="orders-service",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    async with consumer:
+        async for record in consumer:
+            done(record)
+            await consumer.commit()
+
+
+@pytest.mark.parametrize(("consumer_class", "times"), [(AIOKafkaConsumer, 2), (KIP848Consumer, 1)])
+def test_refused_request_for_offsets_counts_as_no_offsets(consumer_class: Any, times: int) -> None:
+    """A coordinator that has just moved refuses OffsetFetch. aiokafka then starts at `auto_offset_reset`."""
+    done: list[int] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.produce("orders", "a", "b", "c")
+        worker = world.process("worker", read_orders, consumer_class, world.done)
+        await world.settled()
+        world.fail_next("OffsetFetch", "NOT_COORDINATOR")
+        await worker.restart()
+        await asyncio.sleep(30)
+        done.extend(len(each) for offsets in world.oracles.done.values() for each in offsets.values())
+        worker.kill()
+
+    assert run_simulated(test, topics={"orders": 1}, faults=()).violations == []
+    assert done == [times] * 3
