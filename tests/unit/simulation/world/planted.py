@@ -34,6 +34,7 @@ WITHOUT_LOSSES: dict[str, None] = dict.fromkeys(
         "poll-timeout",
         "partition",
         "loss",
+        "slow-link",
         "lost-request",
         "lost-response",
         "append-failure",
@@ -43,7 +44,7 @@ WITHOUT_LOSSES: dict[str, None] = dict.fromkeys(
         "coordinator-unavailable",
     ]
 )
-"""Leaves deploys, errors that clients retry, broken connections, slow links, and coordinators that move.
+"""Leaves deploys, errors that clients retry, broken connections, and coordinators that move.
 
 By those a member does not lose its partitions before it has given them up.
 """
