@@ -5,7 +5,7 @@ from warehouse import ship_orders
 from fencepost import SimulatedWorld, simulated
 
 
-@simulated(seeds=20, always=[4], topics={"orders": 4}, brokers=3)
+@simulated(seeds=20, always=[5], topics={"orders": 4}, brokers=3)
 async def test_no_order_is_lost(world: SimulatedWorld) -> None:
     for number in range(3):
         world.process(f"worker-{number}", ship_orders, world.done)

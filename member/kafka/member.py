@@ -291,9 +291,16 @@ class KafkaMember:
                 if left is not None and left <= 0:
                     await asyncio.sleep(0)  # a program that polls without waiting gives others a turn, too
                     return taken
-                await self.fetching.wait(left)
+                await self.fetching.wait(self._at_most(left))
         finally:
             self._end()
+
+    def _at_most(self, seconds: float | None) -> float | None:
+        """Limit a wait for records: a poll begins anew for each automatic commit that may be due."""
+        if not self._config.enable_auto_commit:
+            return seconds
+        interval = self._config.auto_commit_interval_ms / 1000
+        return interval if seconds is None else min(seconds, interval)
 
     def _begin(self) -> None:
         self._has_lost = False

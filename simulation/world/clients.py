@@ -7,6 +7,7 @@ they do what the originals do.
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import time
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
     yield SubscriptionState, "listener", property(_disturbed_listener)
     yield ApplicationListener, "_call", _disturbed_call(ApplicationListener._call)
     for consumer in (AIOKafkaConsumer, KIP848Consumer):
+        yield consumer, "__init__", _grouped(consumer.__init__)
         for name in ("getone", "getmany"):
             yield consumer, name, _busy_before(getattr(consumer, name))
     yield KIP848Consumer, "__anext__", _busy_before(KIP848Consumer.__anext__)
@@ -58,6 +60,19 @@ def _noted(original: Any) -> Any:
         if process is not None and transactional_id is not None:
             process.transactional_ids[transactional_id] = None
         original(self, transactional_id, *args, **options)
+
+    return begin
+
+
+def _grouped(original: Any) -> Any:
+    """Note the groups that a process is about to join."""
+
+    @functools.wraps(original)
+    def begin(self: Any, *topics: Any, **options: Any) -> None:
+        process, group_id = PROCESS.get(), options.get("group_id")
+        if process is not None and group_id is not None:
+            process.group_ids[group_id] = None
+        original(self, *topics, **options)
 
     return begin
 

@@ -6,7 +6,9 @@ import errno
 import hashlib
 import ipaddress
 import os
+import random
 import socket
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
@@ -44,7 +46,10 @@ class VirtualNetwork:
         """Targets of connections to an address at which nothing listens: from host and port to those of
         another host. The host "" stands for the one that connects."""
         self.segments = 0
-        self._names: dict[str, str] = {}
+        self._groups: dict[str, tuple[WorldHost, ...]] = {}
+        """Names that stand for several hosts."""
+        self._orders: dict[tuple[str, str], random.Random] = {}
+        """The order in which a host gets the addresses of such a name, by both names."""
         self._by_address: dict[str, WorldHost] = {}
         self._streams = streams
         self._latency = latency
@@ -70,9 +75,9 @@ class VirtualNetwork:
         process = PROCESS.get()
         return self.test if process is None else process.host
 
-    def call_also(self, name: str, host: WorldHost) -> None:
-        """Give a host one more name."""
-        self._names[name] = host.name
+    def name_together(self, name: str, hosts: Iterable[str]) -> None:
+        """Let a name stand for several hosts. Each look-up returns all addresses, in an order of the seed."""
+        self._groups[name] = tuple(self.hosts[each] for each in hosts)
 
     def name_of(self, address: str) -> str:
         """Return the name of the host with an address; the address itself if no host has it."""
@@ -97,31 +102,43 @@ class VirtualNetwork:
         number = int(port) if port not in (None, "") else 0
         if family not in (0, socket.AF_INET):
             raise socket.gaierror(socket.EAI_NONAME, "hosts of a simulated world have no IPv6 address")
-        address = self._address_of(host, flags)
+        addresses = self._addresses_of(host, flags)
         kinds = [(socket.SOCK_STREAM, socket.IPPROTO_TCP)]
         if type not in (0, socket.SOCK_STREAM):
             kinds = [(socket.SocketKind(type), proto or 0)]
-        return [(socket.AF_INET, kind, proto or protocol, "", (address, number)) for kind, protocol in kinds]
+        return [
+            (socket.AF_INET, kind, proto or protocol, "", (address, number))
+            for address in addresses
+            for kind, protocol in kinds
+        ]
 
-    def _address_of(self, host: str | None, flags: int) -> str:
+    def _addresses_of(self, host: str | None, flags: int) -> list[str]:
         if not host:
-            return ANY if flags & socket.AI_PASSIVE or host == "" else LOOPBACK
+            return [ANY if flags & socket.AI_PASSIVE or host == "" else LOOPBACK]
         if host == "localhost":
-            return LOOPBACK
+            return [LOOPBACK]
         try:
-            return str(ipaddress.IPv4Address(host))
+            return [str(ipaddress.IPv4Address(host))]
         except ValueError:
             pass
-        found = self.hosts.get(self._names.get(host, host))
+        found = self.hosts.get(host)
         if found is not None:
-            return found.address
-        for (alias, _), (target, _) in self.aliases.items():
-            if alias == host:
-                return self.hosts[target].address
-        known = ", ".join(self.hosts)
+            return [found.address]
+        if host in self._groups:
+            addresses = [each.address for each in self._groups[host]]
+            self._order_for(self.here(), host).shuffle(addresses)
+            return addresses
+        known = ", ".join((*self.hosts, *self._groups))
         raise socket.gaierror(
             socket.EAI_NONAME, f"no host of the simulated world is called {host!r}; there are {known}"
         )
+
+    def _order_for(self, host: WorldHost, name: str) -> random.Random:
+        key = (host.name, name)
+        found = self._orders.get(key)
+        if found is None:
+            found = self._orders[key] = self._streams.random(f"names/{host.name}/{name}")
+        return found
 
     # -- ports ------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ coordinators, whose checkers run too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.kinds import GroupMember
@@ -51,7 +51,9 @@ class Oracles:
     """The record-level account of one run. `report` takes an invariant's name and a message.
 
     `owns` returns true if a coordinator assigns the partition to the program. `awake_since` returns the
-    virtual time in microseconds at which the program last resumed after it had been frozen.
+    virtual time in microseconds at which the program last resumed after it had been frozen. `readable`
+    returns the offsets of the records in a range of a partition: markers of transactions, and records of
+    aborted ones, have offsets too. `groups_of` returns the groups of which a program is a member.
     """
 
     def __init__(
@@ -60,14 +62,25 @@ class Oracles:
         report: Report,
         owns: Callable[[str, TopicPartition], bool],
         awake_since: Callable[[str], int] = lambda program: 0,
+        *,
+        readable: Callable[[TopicPartition, int, int], Iterable[int]] = lambda _, first, end: range(
+            first, end
+        ),
+        groups_of: Callable[[str], Iterable[str]] = lambda program: (),
     ) -> None:
         self._owns = owns
         self._awake_since = awake_since
+        self._readable = readable
+        self._groups_of = groups_of
         self._claims = frozenset(claims)
         self._report = report
         self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
         """Records that programs reported as done, by partition and offset."""
         self._committed: dict[tuple[str, TopicPartition], int] = {}
+        self._reporting: set[tuple[str, str]] = set()
+        """Groups and topics: a member of the group has reported a record of the topic as done."""
+        self._looked_up: set[tuple[int, str]] = set()
+        """Processes and topics whose groups are among them."""
         self._keys: dict[tuple[TopicPartition, bytes, int], int] = {}
         self._given_up: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
         """By program and partition: since when the coordinators know that the program has released it, and
@@ -90,10 +103,21 @@ class Oracles:
                 f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
             )
         times.append(done)
+        if self.claims("commit-after-processing"):
+            self._note_groups(done)
         if self.claims("order") and key is not None:
             self._judge_order(done, key)
         if self.claims("owner-only"):
             self._judge_owner(done)
+
+    def _note_groups(self, done: Done) -> None:
+        """Note whose commits of the topic are to be judged: a group may read it and report nothing."""
+        key = (done.process, done.partition.topic)
+        if key not in self._looked_up:
+            groups = tuple(self._groups_of(done.program))
+            self._reporting.update((group_id, done.partition.topic) for group_id in groups)
+            if groups:
+                self._looked_up.add(key)
 
     def _judge_order(self, done: Done, key: bytes) -> None:
         """Check that records of a key are done in offset order within one process, unless it seeks back."""
@@ -148,10 +172,9 @@ class Oracles:
         """Note that a group has committed an offset; `first` is that of the first record of the partition."""
         before = self._committed.get((group_id, partition), first)
         self._committed[group_id, partition] = offset
-        if not self.claims("commit-after-processing") or not self.done:
+        if not self.claims("commit-after-processing") or (group_id, partition.topic) not in self._reporting:
             return
-        done = self.done.get(partition, {})
-        missing = next((each for each in range(before, offset) if each not in done), None)
+        missing = next(self._not_done(partition, before, offset), None)
         if missing is not None:
             self._report(
                 COMMIT_AHEAD,
@@ -163,21 +186,34 @@ class Oracles:
 
     def all_done(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
         """Judge at the end that nothing was left out; `ends` are first offsets and those after the last."""
-        if not self.claims("at-least-once") or not self.done:
-            return
-        topics = {partition.topic for partition in self.done}
+        for partition, missing in self.missing(ends):
+            count = sum(1 for _ in self._readable(partition, *ends[partition]))
+            some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+            self._report(
+                AT_LEAST_ONCE,
+                f"{len(missing)} of {count} records of {partition.topic}-{partition.partition} "
+                f"were never done: offsets {some}",
+            )
+
+    def missing(
+        self, ends: Mapping[TopicPartition, tuple[int, int]]
+    ) -> Iterator[tuple[TopicPartition, list[int]]]:
+        """Yield partitions with records that are not done, if the test claims that all are.
+
+        Topics of which no record is done are left out: no program reads them, or none reports.
+        """
+        topics = {each.topic for each in self.done} if self.claims("at-least-once") else set()
         for partition, (first, end) in ends.items():
-            if partition.topic not in topics:
-                continue
-            done = self.done.get(partition, {})
-            missing = [offset for offset in range(first, end) if offset not in done]
-            if missing:
-                some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
-                self._report(
-                    AT_LEAST_ONCE,
-                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} "
-                    f"were never done: offsets {some}",
-                )
+            if partition.topic in topics:
+                missing = list(self._not_done(partition, first, end))
+                if missing:
+                    yield partition, missing
+
+    def _not_done(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
+        done = self.done.get(partition, {})
+        if all(offset in done for offset in range(first, end)):
+            return iter(())
+        return (offset for offset in self._readable(partition, first, end) if offset not in done)
 
     def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:
         """Judge that an output topic has no value twice, as it is read by `read_committed` consumers."""

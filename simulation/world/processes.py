@@ -90,6 +90,8 @@ class WorldProcess:
         self.signal_handlers: dict[int, Callable[[], object]] = {}
         self.transactional_ids: dict[str, None] = {}
         """Transactional ids of its producers."""
+        self.group_ids: dict[str, None] = {}
+        """Those of its consumers."""
         self.busy_until_us = 0
         """Time until which it works before its next poll, in microseconds; 0 if nothing keeps it."""
         self.callback_takes_us = 0

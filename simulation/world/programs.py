@@ -167,8 +167,9 @@ class Program:
         error: BaseException | None = None
         try:
             await self._function()
-        except asyncio.CancelledError:
-            pass
+        except asyncio.CancelledError as raised:
+            if self.status is not MemberStatus.STOPPING:
+                error = raised  # something that it waited for was cancelled, as if by an error
         except (SystemExit, KeyboardInterrupt, Exception) as raised:
             error = raised
         await _end_the_rest(process)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, ParamSpec
 
+from fencepost.coordinator.codec.batches import stored_batch
+from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.groups import GroupControls
@@ -36,6 +40,7 @@ from fencepost.simulation.world.programs import Program, check_name
 P = ParamSpec("P")
 
 KAFKA_PORT: Final = 9092
+_WHOLE_LOG: Final = 2**62
 SETTLE_S: Final = 400.0
 """The time that programs and groups have to settle after the last fault, unless a test says otherwise.
 
@@ -46,12 +51,15 @@ AFTERMATH_S: Final = 60.0
 QUIET_S: Final = 5.0
 """Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
-"""Programs that commit nothing have settled when nothing has happened for that long."""
-STUCK_S: Final = 310.0
-"""The same for programs that commit, but not all.
+"""Programs that commit nothing have settled when all is done and nothing has happened for that long.
 
-aiokafka may ask a broker that leads a partition no more for its first offset, again and again, until it
-updates its metadata: that is every five minutes.
+It is also the time that a consumer has to join its group: aiokafka waits 40 s for the response to a request.
+"""
+STUCK_S: Final = 310.0
+"""The same if something is missing: a commit, a record that is not done, or what is to hold eventually.
+
+aiokafka may use old metadata for five minutes. It may ask a broker that leads a partition no more for its
+first offset, again and again. Or it may believe that a topic has no partitions, after an error for it.
 """
 SETTLES: Final = "settles"
 PROGRAM_RUNS: Final = "program-runs"
@@ -95,7 +103,14 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """All programs by name."""
         self.dead: list[WorldProcess] = []
         """Processes that have ended, with the tasks that they have left."""
-        self.oracles = Oracles(claims, self.report, self._owns, self._awake_since)
+        self.oracles = Oracles(
+            claims,
+            self.report,
+            self._owns,
+            self._awake_since,
+            readable=self._readable,
+            groups_of=self._groups_of,
+        )
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """The exception that ended the run, if it was not a violation."""
@@ -130,8 +145,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         names = tuple(f"kafka-{number}" for number in range(1, brokers + 1))
         for name in names:
             self.network.add_host(name)
-        for host in ("localhost", "kafka"):
-            self.network.aliases[host, KAFKA_PORT] = (names[0], KAFKA_PORT)
+        self.network.name_together("kafka", names)
+        self.network.aliases["localhost", KAFKA_PORT] = (names[0], KAFKA_PORT)
         self._endpoint = EmbeddedEndpoint(
             topics=topics,
             brokers=brokers,
@@ -331,9 +346,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
         A group has read all when it has committed the ends of all topics that it reads, and nothing was done
-        or committed for `QUIET_S` seconds. A group that never commits has read all when nothing happens for
-        `IDLE_S` seconds; one that commits, but not all, when nothing happens for `STUCK_S` seconds. If that
-        takes longer than `timeout` seconds after the last fault, the invariant `settles` does not hold.
+        or committed for `QUIET_S` seconds. A group that never commits has read all when all records are done
+        and nothing happens for `IDLE_S` seconds. Consumers that have not joined their group get that time,
+        too. If something is missing, nothing must happen for `STUCK_S` seconds. After `timeout` seconds since
+        the last fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()
@@ -343,7 +359,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
                 seen, since = progress, now
-            if now - since > self._patience_s() and not self._unstable():
+            quiet_s = now - since
+            if quiet_s > QUIET_S and quiet_s > self._patience_s() and not self._unstable():
                 break
             if now - begin > timeout:
                 self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
@@ -353,9 +370,24 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     def _patience_s(self) -> float:
         """Return for how long nothing must happen before the world has settled."""
-        if self._has_settled() and all(holds() for _, holds in self._eventually):
-            return QUIET_S
-        return STUCK_S if any(self._offsets(each) and self._lag(each) for each in self._groups()) else IDLE_S
+        if not all(holds() for _, holds in self._eventually):
+            return STUCK_S
+        if self._has_settled():
+            return IDLE_S if any(map(self._is_joining, self.programs.values())) else QUIET_S
+        return STUCK_S if any(map(self._is_behind, self._groups())) else IDLE_S
+
+    def _is_joining(self, program: Program) -> bool:
+        """Return true if a consumer of the program is no member of its group: its request may be lost."""
+        wanted = () if program.process is None else program.process.group_ids
+        return bool(wanted) and not set(wanted).issubset(self._groups_of(program.name))
+
+    def _is_behind(self, group_id: str) -> bool:
+        """Return true if a group has not read all: if it commits, by its commits, else by what was done."""
+        waiting = self._uncommitted(group_id)
+        if self._offsets(group_id):
+            return any(waiting)
+        done = self.oracles.done
+        return any(offset not in done.get(partition, ()) for partition, offset in waiting)
 
     def _progress(self) -> tuple[int, int]:
         done = sum(len(each) for each in self.oracles.done.values())
@@ -377,19 +409,23 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return down + [each.group_id for each in groups if each.state not in ("Stable", "Empty", "Dead")]
 
     def _has_settled(self) -> bool:
-        return not self._unstable() and not any(map(self._lag, self._groups()))
+        return not self._unstable() and not any(any(self._uncommitted(each)) for each in self._groups())
 
     def _lag(self, group_id: str) -> int:
         """Return how many records the members of a group have not committed."""
+        return sum(1 for _ in self._uncommitted(group_id))
+
+    def _uncommitted(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
+        """Yield the places of records that the members of a group have not committed."""
         offsets = self._offsets(group_id)
         read = {topic for topic, _ in offsets}
         for member in self.group(group_id).members():
             read.update(member.topics)
-        return sum(
-            end - offsets.get(partition, first)
-            for partition, (first, end) in self.ends().items()
-            if partition.topic in read
-        )
+        for partition, (first, end) in self.ends().items():
+            committed = offsets.get(partition, first)
+            if partition.topic in read and committed < end:
+                for offset in self._readable(partition, committed, end):
+                    yield partition, offset
 
     def _why_not(self) -> str:
         parts = [f"{each} is not stable, or down" for each in self._unstable()]
@@ -405,6 +441,14 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         cluster = self.endpoint.brokers.cluster
         topic = cluster.image.by_name.get(partition.topic)
         return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
+
+    def _readable(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
+        """Yield the offsets in a range at which a `read_committed` consumer gets a record."""
+        cluster = self.endpoint.brokers.cluster
+        topic = cluster.image.by_name.get(partition.topic)
+        if topic is not None:
+            log = cluster.log(topic, partition.partition)
+            yield from (each for each in _committed_from(log, first) if each < end)
 
     def ends(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition, and the offset after its last record."""
@@ -471,6 +515,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             for member in self.group(group_id).members()
         )
 
+    def _groups_of(self, program: str) -> list[str]:
+        return [
+            group_id
+            for group_id in self._groups()
+            if any(self._program_of(member) == program for member in self.group(group_id).members())
+        ]
+
     def _awake_since(self, program: str) -> int:
         found = self.programs.get(program)
         return 0 if found is None else found.thawed_us
@@ -496,6 +547,22 @@ def _flat(values: Iterable[Text | Iterable[Text]]) -> list[Text]:
         else:
             flat.extend(value)
     return flat
+
+
+def _committed_from(log: PartitionLog, offset: int) -> Iterator[int]:
+    """Yield offsets of records from `offset` on: none of open or aborted transactions, and no markers."""
+    start = max(offset, log.log_start_offset)
+    found = log.read(min(start, log.high_watermark), _WHOLE_LOG, at_least_one=True, committed=True)
+    aborted = deque(sorted(found.aborted or (), key=lambda each: each.first_offset))
+    gone: set[int] = set()
+    for batch in found.batches:
+        header = stored_batch(batch)
+        while aborted and aborted[0].first_offset <= header.base_offset:
+            gone.add(aborted.popleft().producer_id)
+        if header.is_control:
+            gone.discard(header.producer_id)
+        elif not header.is_transactional or header.producer_id not in gone:
+            yield from (each.offset for each in records_in(batch) if each.offset >= start)
 
 
 def _function(verb: str, holds: Callable[[], bool]) -> Callable[[], bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
+import socket
 import time
 from typing import Any
 
@@ -291,6 +292,41 @@ def test_failed_program_is_started_again() -> None:
     assert len(starts) == 3
 
 
+def test_program_that_something_cancels_is_started_again() -> None:
+    starts: list[float] = []
+
+    async def program() -> None:
+        starts.append(time.monotonic())
+        if len(starts) == 1:
+            waiting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_later(1, waiting.cancel)
+            await waiting
+        await asyncio.Event().wait()
+
+    async def test(world: SimulatedWorld) -> None:
+        cancelled = world.process("a", program)
+        await asyncio.sleep(30)
+        assert cancelled.is_running
+        assert len(starts) == 2
+        await cancelled.stop()
+        await asyncio.sleep(30)
+        assert not cancelled.is_running
+
+    assert play(test).violations == []
+
+
+def test_consumer_that_is_about_to_join_is_waited_for() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        await world.produce("orders", "order")
+        world.fail_next("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", times=100)
+        world.process("worker", commit_after, world.done)
+        await world.settled()
+        assert world.processed == ["order"]
+        assert world.loop.time() > 10
+
+    assert play(test).violations == []
+
+
 def test_kill_closes_connections_and_loses_the_session() -> None:
     async def test(world: SimulatedWorld) -> None:
         programs = [world.process(f"worker-{n}", commit_after, world.done) for n in range(2)]
@@ -304,6 +340,27 @@ def test_kill_closes_connections_and_loses_the_session() -> None:
         await group.wait_stable(members=2)
 
     assert play(test).violations == []
+
+
+def test_client_starts_while_the_first_broker_is_down() -> None:
+    orders: set[tuple[str, ...]] = set()
+
+    async def look_up() -> None:
+        for _ in range(20):
+            found = await asyncio.get_running_loop().getaddrinfo("kafka", 9092, type=socket.SOCK_STREAM)
+            orders.add(tuple(str(address[0]) for *_, address in found))
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.stop_broker(1)
+        world.process("worker", commit_after, world.done)
+        await world.group("orders-service").wait_stable(members=1)
+        await world.process("resolver", look_up).ended()
+        assert world.programs["worker"].generation == 0
+        world.programs["worker"].kill()
+
+    assert play(test).violations == []
+    assert len(orders) == 6  # all orders of three addresses
+    assert {frozenset(each) for each in orders} == {frozenset(min(orders))}
 
 
 # -- the code is that which serves -----------------------------------------------------------------

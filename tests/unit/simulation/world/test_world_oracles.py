@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from fencepost import SimulatedWorld, run_simulated
+from fencepost import KIP848Consumer, SimulatedWorld, run_simulated
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.world.oracles import BATCH_US, CLAIMS, Done, Oracles
@@ -199,3 +199,84 @@ def test_programs_that_break_a_claim_are_reported(claim: str) -> None:
     result = run_simulated(test, topics={"orders": 2}, faults=(), claims=[claim])
     assert not result.trouble, result.trouble
     assert [each.invariant for each in result.violations] == [CLAIMS[claim]]
+
+
+# -- transactions and groups ----------------------------------------------------------------------------
+
+
+async def _writes_prices() -> None:
+    """Commit two prices, abort two, and commit one."""
+    producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id="prices")
+    async with producer:
+        for values, commits in ((b"ab", True), (b"cd", False), (b"e", True)):
+            await producer.begin_transaction()
+            for value in values:
+                await producer.send_and_wait("prices", bytes([value]))
+            await (producer.commit_transaction() if commits else producer.abort_transaction())
+
+
+async def _reads_prices(world: SimulatedWorld, group_id: str, forgotten: bytes = b"") -> None:
+    consumer = AIOKafkaConsumer(
+        "prices",
+        bootstrap_servers=BOOTSTRAP,
+        group_id=group_id,
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        isolation_level="read_committed",
+    )
+    async with consumer:
+        async for record in consumer:
+            if record.value != forgotten:
+                world.done(record)
+            await consumer.commit()
+
+
+@pytest.mark.parametrize(
+    ("forgotten", "reported"),
+    [
+        (b"", []),
+        (
+            b"b",
+            [
+                "group g committed prices-0 at offset 2, and no program had done offset 1",
+                "1 of 3 records of prices-0 were never done: offsets 1",
+            ],
+        ),
+    ],
+)
+def test_markers_and_aborted_records_are_nobodys_work(forgotten: bytes, reported: list[str]) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("writer", _writes_prices).ended()
+        world.process("reader", _reads_prices, world, "g", forgotten)
+        await world.settled()
+
+    result = run_simulated(test, topics={"prices": 1}, faults=())
+    assert [each.message for each in result.violations] == reported
+    assert forgotten or result.virtual_seconds < 20  # nothing is missing, so that nothing is waited for
+
+
+def test_commits_of_a_group_that_reports_nothing_are_not_judged() -> None:
+    async def silent(world: SimulatedWorld) -> None:
+        consumer = AIOKafkaConsumer(
+            "orders", bootstrap_servers=BOOTSTRAP, group_id="silent", auto_offset_reset="earliest"
+        )
+        async with consumer:
+            async for _ in consumer:
+                await consumer.commit()
+
+    async def slow(world: SimulatedWorld) -> None:
+        consumer = KIP848Consumer(
+            "orders", bootstrap_servers=BOOTSTRAP, group_id="slow", auto_offset_reset="earliest"
+        )
+        async with consumer:
+            async for record in consumer:
+                await asyncio.sleep(1)
+                world.done(record)
+
+    async def test(world: SimulatedWorld) -> None:
+        world.process("silent", silent, world)
+        world.process("slow", slow, world)
+        await world.produce("orders", *[f"order {number}" for number in range(20)], over=10)
+        await world.settled()
+
+    assert run_simulated(test, topics={"orders": 2}, faults=()).violations == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,36 +17,43 @@ FIRST_SEEDS = {
     "background-work-and-auto-commit": 1,
     "state-not-dropped-on-loss": 8,
     "callback-outlasts-poll-timeout": 1,
-    "ignored-commit-error": 1,
+    "ignored-commit-error": 8,
     "static-id-used-twice": 1,
     "wrong-seek-after-assignment": 3,
-    "sink-without-deduplication": 1,
+    "sink-without-deduplication": 6,
     "shutdown-loses-last-batch": 3,
 }
-"""The first seed that shows each bug. Others take its place if the faults are drawn in another way."""
+"""The first seed that shows each bug, with PYTHONHASHSEED=0. With another one it may be another."""
+ONCE_FAILED = {"wrong-seek-after-assignment": [138]}
+"""Seeds on which a correct twin failed. 138: an error of Metadata takes all partitions for minutes."""
 MOST_SEEDS = 200
 MOST_FAULTS = 3
 
 
-def first_failure(name: str, hint: int = 1) -> fencepost.WorldResult:
+def first_failure(name: str) -> fencepost.WorldResult:
+    """Return a run that shows the bug: of the seed in `FIRST_SEEDS`, or else of the first that does."""
     test = PLANTED[name].wrong.simulated
-    for seed in [hint, *range(1, MOST_SEEDS + 1)]:
+    expected = FIRST_SEEDS.get(name)
+    for seed in dict.fromkeys([expected or 1, *range(1, MOST_SEEDS + 1)]):
         result: fencepost.WorldResult = test.run(seed)
-        if result.failed:
-            return result
+        if not result.failed:
+            continue
+        if expected is None or (seed != expected and not sys.flags.hash_randomization):
+            pytest.fail(f"FIRST_SEEDS has {expected} for {name}: write {seed}, which shows it")
+        return result
     pytest.fail(f"no seed up to {MOST_SEEDS} shows {name}")
 
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_bug_is_found_and_named(name: str) -> None:
-    result = first_failure(name, FIRST_SEEDS[name])
+    result = first_failure(name)
     assert result.invariant in PLANTED[name].reported_as, result.violations
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("name", ["state-not-dropped-on-loss"])
 def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
-    result = first_failure(name, FIRST_SEEDS[name])
+    result = first_failure(name)
     test = PLANTED[name].wrong.simulated
     explain(test.function, test.settings, result, command="pytest", folder=tmp_path)
     (document,) = tmp_path.glob("*.json")
@@ -57,6 +65,6 @@ def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_correct_twin_is_clean(name: str) -> None:
     test = PLANTED[name].right.simulated
-    for seed in range(1, 4):
+    for seed in [*range(1, 4), *ONCE_FAILED.get(name, ())]:
         result = test.run(seed)
         assert not result.failed, (seed, result.violations, result.trouble)
