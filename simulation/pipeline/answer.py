@@ -302,14 +302,14 @@ class _Measured:
             return []
         summaries = spark.read.parquet(*files.runs)
         trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
-        packed = run_views(spark, files, trace)
         few = files.rows <= SMALL_ROWS
-        views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
-        try:
-            rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
-            return rows
-        finally:
-            views.release()
+        with run_views(spark, files, trace) as packed:
+            views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
+            try:
+                rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
+                return rows
+            finally:
+                views.release()
 
     def _take(self, row: Mapping[str, Any]) -> None:
         from array import array

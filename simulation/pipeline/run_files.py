@@ -1,17 +1,22 @@
 """The views of single runs from files of traces: each file is read once, in the task that needs it.
 
-The views of a task are kept in a hidden folder next to the traces. The next analysis reads them instead of
-the traces, as long as neither the traces nor the queries have changed.
+What a task finds is kept in a hidden folder next to the traces. The next analysis reads it in place of the
+files that it was made from, as long as neither these nor the queries have changed.
+
+Several analyses may use one folder at the same time. Each holds a shared lock until it has read its views.
+Only an analysis that has the lock alone deletes files of no use. New files appear whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +24,7 @@ import msgspec
 
 from fencepost.simulation.analyses.run_pass import PACKED, pack, packed_views, rows_of_task, take_rows
 from fencepost.simulation.analyses.run_views import version
-from fencepost.simulation.pipeline.output import whole_file
+from fencepost.simulation.pipeline.output import LOCK, whole_file
 from fencepost.simulation.pipeline.traces import TraceFiles, footer
 from fencepost.simulation.trace.schema import COLUMNS
 
@@ -55,13 +60,27 @@ class FilesPass(msgspec.Struct, frozen=True):
     """The folder that keeps the views; empty if they are not kept."""
 
 
-def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataFrame:
-    """Return the views of all runs, packed: kept ones are read, and the others are computed.
+@contextlib.contextmanager
+def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> Iterator[DataFrame]:
+    """Provide the views of all runs, packed: those that were kept, and those that are computed now.
 
-    `trace` has the rows of all files.
+    `trace` has the rows of all files. The views can be read within the block.
     """
-    sources = sources_of(files)
-    kept = taken(Path(files.keep), sources) if files.keep else {}
+    if not files.keep:
+        yield _views(spark, files, trace, {}, sources_of(files))
+        return
+    with sharing(Path(files.keep)) as folder:
+        sources = sources_of(files)
+        yield _views(spark, files, trace, folder.taken(sources), sources)
+
+
+def _views(
+    spark: SparkSession,
+    files: TraceFiles,
+    trace: DataFrame,
+    kept: Mapping[str, Sequence[str]],
+    sources: Sequence[Source],
+) -> DataFrame:
     known = {fingerprint for each in kept.values() for fingerprint in each}
     left = [each for each in sources if each.fingerprint not in known]
     small = [each for each in left if each.rows <= MOST_ROWS]
@@ -102,29 +121,75 @@ def sources_of(files: TraceFiles) -> list[Source]:
     return found
 
 
-def taken(folder: Path, sources: Iterable[Source]) -> dict[str, list[str]]:
-    """Return the useful kept files, each with its fingerprints; delete the others.
+class KeptViews:
+    """The folder of kept views, while this process shares its lock with other analyses."""
 
-    A file is useful if all its sources exist unchanged, and no other file was made from any of them.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._useless: list[Path] = []
 
-    current = {each.fingerprint for each in sources}
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.parquet")):
-        try:
-            stands_for = json.loads((parquet.read_metadata(path).metadata or {})[_SOURCES])
-            _check_whole(path)
-        except (pa.ArrowException, OSError, KeyError, ValueError):
-            stands_for = []
-        if stands_for and current.issuperset(stands_for):
-            current -= set(stands_for)
-            found[str(path)] = stands_for
-        else:
-            with contextlib.suppress(OSError):  # a read-only folder keeps useless files
+    def taken(self, sources: Iterable[Source]) -> dict[str, list[str]]:
+        """Return the kept files that are of use, each with the fingerprints that it stands for.
+
+        A file is of use if all that it was made from is there unchanged, and no other file stands for any of
+        it.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        current = {each.fingerprint for each in sources}
+        found: dict[str, list[str]] = {}
+        for path in sorted(self._folder.glob("*.parquet*")):
+            try:
+                stands_for = json.loads((parquet.read_metadata(path).metadata or {})[_SOURCES])
+                _check_whole(path)
+            except (pa.ArrowException, OSError, KeyError, ValueError):
+                stands_for = []
+            # A name that begins with a dot is that of a file that is being written, or never was finished.
+            if stands_for and not path.name.startswith(".") and current.issuperset(stands_for):
+                current -= set(stands_for)
+                found[str(path)] = stands_for
+            else:
+                self._useless.append(path)
+        return found
+
+    def clean(self) -> None:
+        """Delete the files that `taken` found of no use. No file is written a second time."""
+        for path in self._useless:
+            with contextlib.suppress(OSError):  # a folder that may only be read keeps what is of no use
                 path.unlink()
-    return found
+
+
+@contextlib.contextmanager
+def sharing(folder: Path) -> Iterator[KeptViews]:
+    """Hold the shared lock of a folder of views; at the end clean the folder if no other analysis holds it.
+
+    If there are no locks, as on some network file systems, no file is deleted.
+    """
+    kept = KeptViews(folder)
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    lock = _opened(folder / LOCK)
+    if lock is None:
+        yield kept
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield kept
+        with contextlib.suppress(OSError):  # another analysis holds it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kept.clean()
+    finally:
+        os.close(lock)
+
+
+def _opened(lock: Path) -> int | None:
+    """Open the lock; to read only, if the folder may not be written."""
+    for how in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with contextlib.suppress(OSError):
+            return os.open(lock, how, 0o666)
+    return None
 
 
 def _check_whole(path: Path) -> None:
@@ -179,8 +244,6 @@ def _keep(folder: Path, found: Sequence[pa.RecordBatch], fingerprints: Sequence[
     from pyarrow import parquet
 
     table = pa.Table.from_batches(found).replace_schema_metadata({_SOURCES: json.dumps(fingerprints)})
-    name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
-    with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
-        with whole_file(folder / f"{name}.parquet") as path:
-            parquet.write_table(table, path, compression="none", write_page_checksum=True)
+    name = uuid.uuid4().hex  # no other analysis replaces a file that this one is about to read
+    with contextlib.suppress(OSError), whole_file(folder / f"{name}.parquet") as path:
+        parquet.write_table(table, path, compression="none", write_page_checksum=True)
