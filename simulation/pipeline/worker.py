@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.pipeline.output import NOTE, whole_file, writing
-from fencepost.simulation.pipeline.runs import ChildProcess, child_for
+from fencepost.simulation.pipeline.runs import ChildProcess, RunGivenUp, child_for
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, run_schema
 from fencepost.simulation.trace.parquet import SCHEMA
 
@@ -191,7 +191,12 @@ def _rows(
     for number in numbers:
         task = job.tasks[number]
         if job.cells[task.cell].run_id(task.seed) not in parts.finished:
-            row, trace = child.run(task)
+            if job.until is not None and time.time() >= job.until:
+                return
+            try:
+                row, trace = child.run(task, job.until)
+            except RunGivenUp:
+                return
             parts.add(row, trace)
             yield row
 

@@ -5,6 +5,7 @@ It shares nothing with the SQL of the analyses: both are to find the same. Times
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ Row: TypeAlias = Mapping[str, Any]
 END = 1 << 62
 """The end of a stretch that the trace does not see."""
 PROCESS_ENDS = ("crash", "stopped", "start")
+CLASSIC_ID = re.compile(r"(.+)-(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[\w-]{22})")
+"""The id of a classic member: its client id, then what Kafka or the simulator adds to it."""
 ACTIVE_LIKE = ("CONNECTED_ACTIVE", "CONNECTED_DEACTIVATING", "DISCONNECTED_ACTIVE")
 
 
@@ -186,8 +189,8 @@ class _Reading:
         if row["detail"] == "left":
             return
         host = self.members.get(actor, actor)
-        if host == actor and actor not in self.states and len(actor) > 22:  # the id of a classic member
-            host = actor[:-23]
+        if host == actor and actor not in self.states and (named := CLASSIC_ID.fullmatch(actor)):
+            host = named[1]
         fencing = Fencing(row["detail"], host, now)
         if host != actor and self.states.get(host) == "STABLE":
             fencing.stable_at = now
