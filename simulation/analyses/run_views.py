@@ -110,8 +110,14 @@ ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECT
 """The states in which the coordinator counts a single active consumer as having its stream, or as possibly
 having it."""
 
+SINGLE_ACTIVE_STATES: Final = (
+    "('CONNECTING', 'SUBSCRIBING', 'WAITING', 'ACTIVATING', 'ACTIVE', 'STEPPING_DOWN', 'LOST', 'BACKING_OFF')"
+)
+"""The states that only single active consumers have."""
+
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "active_like": lambda: ACTIVE_LIKE,
+    "single_active_states": lambda: SINGLE_ACTIVE_STATES,
     "situation_counts": situations.counts,
     "situation_names": situations.names,
 }

@@ -7,12 +7,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.simulation.analyses.run_pass import rows_of_task
+from fencepost.simulation.analyses.run_pass import rows_of_task, take_rows
 from fencepost.simulation.analyses.run_views import RUN_VIEWS, RunViews, columns_of, version
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
-from tests.unit.simulation.analyses.compared_views import compare_views
+from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 SEED = 4
 
@@ -23,6 +24,32 @@ def test_views_are_what_plain_python_finds(tmp_path: Path, name: str) -> None:
     with ParquetTrace(path, run_id="run") as trace:
         run(load_any(name), SEED, trace=trace, raises=False)
     compare_views(pq.read_table(path))
+
+
+def test_ids_with_a_slash_are_those_of_members_that_are_not_single_active() -> None:
+    """As librdkafka makes them; the two have the same text before the slash."""
+    moments = [
+        (0, "a/1", "host", "", "", "start"),
+        (0, "a/1", "member.state", "UNSUBSCRIBED", "JOINING", "heartbeat"),
+        (1, "a/2", "host", "", "", "start"),
+        (1, "a/2", "member.state", "", "JOINING", "round"),
+        (5, "a/1", "member.state", "JOINING", "STABLE", "heartbeat"),
+        (7, "a/2", "host", "", "", "crash"),
+        (9, "a/1", "host", "", "", "stopped"),
+        (20, "", "run.end", "", "", ""),
+    ]
+    table = table_of(
+        Row(seq, at, "embedded", "g", actor, kind, before, after, -1, -1, (), "", detail)
+        for seq, (at, actor, kind, before, after, detail) in enumerate(moments)
+    )
+    compare_views(table)
+    with rows_of_task() as connection:
+        take_rows(connection, table.to_reader())
+        views = RunViews(connection)
+        stays = {row["state"]: (row["visits"], row["us"]) for row in views.view("stay").to_pylist()}
+        moves = [(row["machine"], row["stayed_us"]) for row in views.view("transition").to_pylist()]
+    assert stays == {"JOINING": (2, 5 + 6), "STABLE": (1, 4)}
+    assert sorted(moves, key=str) == [("member", 5), ("member", None), ("member", None)]
 
 
 def test_a_view_has_the_columns_that_are_declared() -> None:
