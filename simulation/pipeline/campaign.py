@@ -338,7 +338,8 @@ def fan_out(
 
         def watch(done: int, total: int) -> None:
             nonlocal reported
-            runs = count * done // total if total else 0
+            # Once its time is over tasks end that did nothing.
+            runs = count * done // total if total and not job.is_over else 0
             advance(max(0, runs - reported))
             reported = max(reported, runs)
 
@@ -352,7 +353,7 @@ def fan_out(
             if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error
             raise
-        advance(count - reported)
+        advance(0 if job.is_over else count - reported)
     return sum(row.runs for row in done if row.attempt)
 
 

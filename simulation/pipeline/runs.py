@@ -55,6 +55,11 @@ class JobSpec(msgspec.Struct, frozen=True):
     only_ownership: bool = False
     """True if traces have only the rows that show rebalances and ownership."""
 
+    @property
+    def is_over(self) -> bool:
+        """True if the job's time is over, so no run begins any more."""
+        return _left(self.until) == 0
+
 
 class TimeLimitReached(KeyboardInterrupt):
     """Raised if a run takes too long. It is a KeyboardInterrupt, because an event loop lets only interrupts
