@@ -51,7 +51,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     trace_violations: bool
     """True if the trace of a run that broke an invariant is kept, if it would not be anyway."""
     until: float | None = None
-    """When the job ends, in seconds since 1970: runs that are not finished by then leave nothing."""
+    """The end of the job, in seconds since 1970: runs that are not finished by then leave nothing."""
     only_ownership: bool = False
     """True if traces have only the rows that show rebalances and ownership."""
 

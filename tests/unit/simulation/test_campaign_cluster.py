@@ -247,7 +247,7 @@ def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession
         begun = tasks_begun(tmp_path / "a")
         until(lambda: tasks_begun(tmp_path / "a") > begun, analysis)
         worker.kill()
-        printed, errors = analysis.communicate(timeout=300)
+        printed, errors = analysis.communicate(timeout=3 * SECONDS)
     assert analysis.returncode == 0, errors
     assert "was lost" in errors or "Lost executor" in errors, errors
     assert json.loads(printed) == json.loads(json.dumps(expected))
