@@ -19,7 +19,7 @@ from fencepost.simulation.scenarios.values import Duration
 def best(found: PlanAnswer) -> OptionAnswer | None:
     """Return the option with the least total downtime of partitions in a run.
 
-    None if of each option runs failed, or none ended.
+    Return None if every option has failed runs, or none that ended.
     """
     sound = (each for each in found.options if each.is_sound)
     return min(sound, key=lambda each: each.cost, default=None)
@@ -66,7 +66,9 @@ def recommend(question: Question, found: PlanAnswer) -> Recommendation:
     """Recommend the option with the least total downtime, with the costs of the others and the reasons."""
     chosen = best(found)
     if chosen is None:
-        text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
+        text = (
+            "Take none of these unchanged: each had runs that failed, broke an invariant, or never settled."
+        )
         if not any(each.failed for each in found.options):
             text = "Nothing can be recommended yet: no run ended in time."
         return Recommendation(None, text, [], _basis(found))

@@ -175,7 +175,7 @@ def analyze_files(
                     tables[COMPARISONS.name] = comparison_rows(measured)
             except Exception as error:
                 if is_of_spark(error):
-                    check_rows(files)  # tells in which file, and needs no stack to do so
+                    check_rows(files)  # names the file, and needs no stack
                     text = f"Spark could not analyse the traces: {error_text(error)}"
                     raise FencepostError(text) from error
                 raise

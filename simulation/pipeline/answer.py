@@ -140,11 +140,11 @@ def answer(
 ) -> PlanAnswer:
     """Run the options of every question with the same seeds, and measure the effects of the event.
 
-    `asked` is by name: the question, and where its values were given. Options get runs until it is clear
-    which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
-    With `one` each question has one option, which gets all runs. Unless the directory is `kept`, no command
-    shows a run. `report` is called with the answer and its tables while the traces are there. With
-    `within_s` the plan ends after about so many seconds: runs that are not finished then are given up.
+    `asked` has, by name, the question and the places where its values were given. Options get runs until it
+    is clear which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
+    With `one`, each question has one option, which gets all runs. Unless the directory is `kept`, no command
+    shows a run. `report` is called with the answer and its tables while the traces exist. With `within_s`,
+    the plan ends after about that many seconds: runs that are not finished then are given up.
 
     :raises FencepostError: before anything runs, if a value is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -223,10 +223,10 @@ def _run_rounds(
             if name in wanted
         ]
         if limit is None or limit.left_s >= times.of(wanted, upto - done):
-            # The longest ones first: then no core waits for long at the end.
+            # The longest runs first: then no core waits for long at the end.
             tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
         else:
-            # So the time is enough for as many options as possible.
+            # In this order the time is enough for as many options as possible.
             tasks.sort(key=lambda task: (task.seed, times.seconds[names[task.cell]]))
         seconds = None if limit is None else limit.left_s
         if seconds != 0:

@@ -254,7 +254,7 @@ class OpenCampaign:
         self._if_stopped = if_stopped
 
     def do(self, tasks: list[Task], progress: Progress, seconds: float | None = None) -> None:
-        """Do these runs, for so many `seconds` at most. Earlier ones of this campaign may be done already.
+        """Do these runs, for at most that many `seconds`. Earlier runs of this campaign may be done already.
 
         Runs that are not finished in that time leave nothing.
 

@@ -168,7 +168,7 @@ class TimeLimit(msgspec.Struct, frozen=True):
         return f"within {Duration(round(self.seconds * 1_000_000))}"
 
     def reason(self, ran: Mapping[str, int], open_: Sequence[str], *, all_at_once: bool) -> str:
-        """Return why there were no more runs once the time was over, and what is open, in a sentence or two.
+        """Return the reason for the end, and what is still open, in a few sentences.
 
         `ran` is the number of runs of each option, `open_` is as `undecided` returns it.
         """
@@ -196,9 +196,9 @@ _LONG_S: Final = 300.0
 
 
 def estimate(times: RunTimes, first: int, most: int, limit: TimeLimit | None = None) -> str:
-    """Return how long the runs may take at least and at most, in a sentence.
+    """Return the least and the most time that the runs may take, in a sentence.
 
-    It adds what a time `limit` does if the runs may take longer, or how to set one if they take minutes.
+    It adds the effect of a time `limit` if the runs may take longer, or how to set one if they take minutes.
     """
     names, cores = [*times.seconds], times.cores
     low = times.of(names, first) + _START_S

@@ -1,7 +1,7 @@
 """The views of single runs from files of traces: each file is read once, in the task that needs it.
 
-What a task finds is kept in a hidden folder next to the traces. The next analysis reads it in place of the
-files that it was made from, as long as neither these nor the queries have changed.
+The views of a task are kept in a hidden folder next to the traces. The next analysis reads them instead of
+the traces, as long as neither the traces nor the queries have changed.
 
 Several analyses may use one folder at the same time. Each holds a shared lock until it has read its views.
 Only an analysis that has the lock alone deletes files of no use. New files appear whole.
@@ -62,7 +62,7 @@ class FilesPass(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> Iterator[DataFrame]:
-    """Provide the views of all runs, packed: those that were kept, and those that are computed now.
+    """Provide the views of all runs, packed: kept ones are read, and the others are computed.
 
     `trace` has the rows of all files. The views can be read within the block.
     """
@@ -129,10 +129,9 @@ class KeptViews:
         self._useless: list[Path] = []
 
     def taken(self, sources: Iterable[Source]) -> dict[str, list[str]]:
-        """Return the kept files that are of use, each with the fingerprints that it stands for.
+        """Return the useful kept files, each with its fingerprints.
 
-        A file is of use if all that it was made from is there unchanged, and no other file stands for any of
-        it.
+        A file is useful if all its sources exist unchanged, and no other file was made from any of them.
         """
         import pyarrow as pa
         from pyarrow import parquet
@@ -145,7 +144,7 @@ class KeptViews:
                 _check_whole(path)
             except (pa.ArrowException, OSError, KeyError, ValueError):
                 stands_for = []
-            # A name that begins with a dot is that of a file that is being written, or never was finished.
+            # A file whose name begins with a dot is being written, or was never finished.
             if stands_for and not path.name.startswith(".") and current.issuperset(stands_for):
                 current -= set(stands_for)
                 found[str(path)] = stands_for
@@ -154,9 +153,9 @@ class KeptViews:
         return found
 
     def clean(self) -> None:
-        """Delete the files that `taken` found of no use. No file is written a second time."""
+        """Delete the files that `taken` found useless. No name is used twice, so none of them is new."""
         for path in self._useless:
-            with contextlib.suppress(OSError):  # a folder that may only be read keeps what is of no use
+            with contextlib.suppress(OSError):  # a read-only folder keeps useless files
                 path.unlink()
 
 

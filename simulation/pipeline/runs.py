@@ -49,7 +49,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     generation: int
     time_limit_s: float
     trace_violations: bool
-    """True if the trace of a run that broke an invariant is kept, if it would not be anyway."""
+    """True if the trace of a run that broke an invariant is kept even if it would not be otherwise."""
     until: float | None = None
     """The end of the job, in seconds since 1970: runs that are not finished by then leave nothing."""
     only_ownership: bool = False
@@ -213,7 +213,7 @@ class ChildProcess:
         self._stack = stack
 
     def run(self, task: Task, until: float | None = None) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
-        """Return the row of the run, and its trace if that is kept.
+        """Do a run, and return its row, and its trace if that is kept.
 
         :raises RunGivenUp: if it is not finished by `until`, in seconds since 1970.
         """
@@ -301,7 +301,7 @@ def child_for(job: JobSpec) -> Iterator[ChildProcess]:
 
 
 def _left(until: float | None) -> float:
-    """The seconds that are left until then."""
+    """Return the seconds that are left until then."""
     return math.inf if until is None else max(0.0, until - time.time())
 
 

@@ -162,7 +162,7 @@ DONE: Final = "runs long, failed long, violations long, attempt long"
 
 
 def work(job: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Carry out the tasks whose numbers come in, for `DataFrame.mapInArrow`."""
+    """Carry out the tasks whose numbers are in the batches, for `DataFrame.mapInArrow`."""
     if job.is_over:  # before anything is imported
         yield _done([0, 0, 0])
         return
