@@ -47,7 +47,7 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
 """The views that tables use, with their columns after `run_id`, as Spark declares them. A view that only
 other views of a run use is a file without an entry here."""
 
-MEMORY: Final = "1GB"
+MEMORY: Final = "2GB"
 """The memory limit of DuckDB in one task. It writes the rest to disk."""
 
 

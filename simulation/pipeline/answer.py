@@ -59,6 +59,9 @@ DOWNTIME: Final = "downtime"
 DOWNTIME_OF_RUN: Final = "run_downtime"
 
 
+_VIEWS: Final = ("traced", "rebalance", "handover")
+"""The views of runs that the costs are computed from."""
+
 _NOTHING: Final = Sample((), {REBALANCE: {}, DOWNTIME: {}, DOWNTIME_OF_RUN: {}})
 
 
@@ -323,7 +326,7 @@ class _Measured:
         summaries = spark.read.parquet(*files.runs)
         trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
         few = files.rows <= SMALL_ROWS
-        with run_views(spark, files, trace) as packed:
+        with run_views(spark, files, trace, _VIEWS) as packed:
             views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
             try:
                 rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()

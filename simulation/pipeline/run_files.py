@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fencepost.simulation.analyses.run_pass import PACKED, pack, packed_views, rows_of_task, take_rows
-from fencepost.simulation.analyses.run_views import version
+from fencepost.simulation.analyses.run_views import RUN_VIEWS, version
 from fencepost.simulation.pipeline.output import LOCK, whole_file
 from fencepost.simulation.pipeline.traces import TraceFiles, footer
 from fencepost.simulation.trace.schema import COLUMNS
@@ -58,20 +58,25 @@ class FilesPass(msgspec.Struct, frozen=True):
     """Suffixes of run ids by file, for files that share run ids."""
     keep: str
     """The folder that keeps the views; empty if they are not kept."""
+    views: tuple[str, ...]
+    """The names of the views."""
 
 
 @contextlib.contextmanager
-def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> Iterator[DataFrame]:
+def run_views(
+    spark: SparkSession, files: TraceFiles, trace: DataFrame, only: Sequence[str] = tuple(RUN_VIEWS)
+) -> Iterator[DataFrame]:
     """Provide the views of all runs, packed: kept ones are read, and the others are computed.
 
-    `trace` has the rows of all files. The views can be read within the block.
+    `trace` has the rows of all files. The views can be read within the block. With `only`, these views are
+    enough, and others may be missing; `files` must keep none then.
     """
     if not files.keep:
-        yield _views(spark, files, trace, {}, sources_of(files))
+        yield _views(spark, files, trace, {}, sources_of(files), views=only)
         return
     with sharing(Path(files.keep)) as folder:
         sources = sources_of(files)
-        yield _views(spark, files, trace, folder.taken(sources), sources)
+        yield _views(spark, files, trace, folder.taken(sources), sources, views=tuple(RUN_VIEWS))
 
 
 def _views(
@@ -80,6 +85,8 @@ def _views(
     trace: DataFrame,
     kept: Mapping[str, Sequence[str]],
     sources: Sequence[Source],
+    *,
+    views: Sequence[str],
 ) -> DataFrame:
     known = {fingerprint for each in kept.values() for fingerprint in each}
     left = [each for each in sources if each.fingerprint not in known]
@@ -91,7 +98,8 @@ def _views(
         tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
         rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
         names = {os.path.abspath(path): name for path, name in files.names.items()}
-        work = functools.partial(_work, FilesPass(names, os.path.abspath(files.keep) if files.keep else ""))
+        keep = os.path.abspath(files.keep) if files.keep else ""
+        work = functools.partial(_work, FilesPass(names, keep, tuple(views)))
         frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
     if large := [path for each in left if each.rows > MOST_ROWS for path in each.files]:
         from pyspark.sql import functions as f
@@ -221,7 +229,7 @@ def _work(task: FilesPass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
                 for paths, _ in sources:
                     for path in paths:
                         take_rows(connection, _reader(path), task.names.get(path, ""))
-                found = list(packed_views(connection))
+                found = list(packed_views(connection, task.views))
             if task.keep:
                 _keep(Path(task.keep), found, [fingerprint for _, fingerprint in sources])
             yield from found
