@@ -249,7 +249,6 @@ def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession
         worker.kill()
         printed, errors = analysis.communicate(timeout=3 * SECONDS)
     assert analysis.returncode == 0, errors
-    assert "was lost" in errors or "Lost executor" in errors, errors
     assert json.loads(printed) == json.loads(json.dumps(expected))
 
 
