@@ -1,15 +1,17 @@
 """How long `fencepost analyze` takes for millions of rows, and what it needs for that.
 
-    python benchmarks/analyses.py [--rows 5,50] [--master local[2]]
+    python benchmarks/analyses.py [--rows 5,50] [--seeds 3] [--master local[2]]
 
-The rows are those of real runs of the library, again and again under other run ids; `--rows` are millions.
-Each size is analysed by the command itself, in a process of its own: wall time, CPU time of all processes,
-and the most memory that the JVM had. It should grow no worse than the rows do.
+The rows are those of real runs of the library, first as they are, then again and again under other run ids;
+`--rows` are millions. Each size is analysed by the command itself, twice, after a session without work: wall
+time, CPU time of all processes, that of the JVM and of Spark's Python workers, and the JVM's memory at its
+most. What the second analysis takes less is the pass over the runs. It should grow no worse than the rows do.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import subprocess
@@ -18,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -27,14 +30,13 @@ from fencepost.simulation.scenarios.load import library, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
 
 ROWS_A_FILE = 1_000_000
-SEEDS = 3
 
 
-def real_runs(folder: Path) -> list[pa.Table]:
+def real_runs(folder: Path, seeds: int) -> list[pa.Table]:
     """The traces of every scenario of the library with a few seeds."""
     tables = []
     for entry in library():
-        for seed in range(SEEDS):
+        for seed in range(seeds):
             path = folder / f"{entry.name}-{seed:06d}.parquet"
             with ParquetTrace(path, path.stem) as trace:
                 run(load_any(entry.name), seed, trace=trace)
@@ -69,55 +71,117 @@ def write(tables: list[pa.Table], rows: int, folder: Path) -> int:
     return runs
 
 
-def measure(folder: Path, master: str) -> tuple[float, float, float]:
-    """Seconds of wall time, seconds of CPU time, and the JVM's memory at its most, in MB."""
+class Cost(NamedTuple):
+    """What a command took: seconds, and MB of the JVM at its most."""
+
+    wall: float
+    cpu: float
+    jvm: float
+    """CPU seconds of the JVM."""
+    workers: float
+    """CPU seconds of Spark's Python workers and their children."""
+    memory: float
+
+
+def measure(words: list[str]) -> Cost:
+    """Run Python with these words, and watch all processes that it starts."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.monotonic()
-    program = [sys.executable, "-m", "fencepost.simulation"]
-    command = [*program, "analyze", str(folder), "--master", master, "--json"]
     most = 0
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    seconds: dict[tuple[str, str], tuple[float, bool]] = {}
+    with subprocess.Popen([sys.executable, *words], stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
-            most = max(most, jvm_memory(process.pid))
-            time.sleep(0.5)
+            for each in tree(process.pid):
+                seconds[each.key] = each.seconds, each.is_java
+                most = max(most, each.memory if each.is_java else 0)
+            time.sleep(0.2)
         if process.returncode:
-            sys.exit(f"fencepost analyze failed with {process.returncode}")
+            sys.exit(f"{' '.join(words)} failed with {process.returncode}")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return time.monotonic() - began, cpu, most / 1024
+    waited = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    jvm = sum(its for its, is_java in seconds.values() if is_java)
+    workers = sum(
+        its for (pid, _), (its, is_java) in seconds.items() if not is_java and pid != str(process.pid)
+    )
+    # Whoever is not waited for is missing in one sum, and the last moments in the other.
+    cpu = max(waited, sum(its for its, _ in seconds.values()))
+    return Cost(time.monotonic() - began, cpu, jvm, workers, most / 1024)
 
 
-def jvm_memory(parent: int) -> int:
-    """The most memory that the JVM under this process had so far, in kB."""
+class Process(NamedTuple):
+    """A process under another one."""
+
+    key: tuple[str, str]
+    """Its number and its start."""
+    parent: str
+    seconds: float
+    is_java: bool
+    memory: int
+    """The most that it had so far, in kB."""
+
+
+def tree(root: int) -> list[Process]:
+    """The process and all that it has started, and those."""
+    tick = os.sysconf("SC_CLK_TCK")
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError, ValueError, IndexError):
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
-            if int(fields[1]) == parent and "java" in os.readlink(entry / "exe"):
-                status = (entry / "status").read_text()
-                return int(status.partition("VmHWM:")[2].split()[0])
-        except (OSError, ValueError, IndexError):
-            continue
-    return 0
+            status = (entry / "status").read_text()
+            found[entry.name] = Process(
+                (entry.name, fields[19]),
+                fields[1],
+                (int(fields[11]) + int(fields[12])) / tick,
+                "java" in os.readlink(entry / "exe"),
+                int(status.partition("VmHWM:")[2].split()[0]) if "VmHWM:" in status else 0,
+            )
+    its = {str(root)}
+    while more := {pid for pid, each in found.items() if each.parent in its} - its:
+        its |= more
+    return [found[pid] for pid in its if pid in found]
+
+
+_SESSION = """
+import sys
+from fencepost.simulation.pipeline.session import spark_session
+with spark_session(sys.argv[1]) as spark:
+    spark.range(1).count()
+"""
+
+
+def breakdown(folder: Path, master: str) -> Iterator[tuple[str, Cost]]:
+    """A session without work, a first analysis, and a second one, which reads the kept views."""
+    yield "session", measure(["-c", _SESSION, master])
+    command = ["-m", "fencepost.simulation", "analyze", str(folder), "--master", master, "--json"]
+    yield "first", measure(command)
+    yield "second", measure(command)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", default="5,50", help="millions of rows, by commas")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each scenario")
     parser.add_argument("--master", default="local[2]")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="fencepost-analyses-") as scratch:
         root = Path(scratch)
         (root / "real").mkdir()
-        tables = real_runs(root / "real")
-        print(f"{len(tables)} real runs, {sum(map(len, tables)):,} rows")
-        print("        rows     runs   on disk     wall      CPU       JVM  CPU a million")
-        for millions in map(float, options.rows.split(",")):
+        tables = real_runs(root / "real", options.seeds)
+        real = sum(map(len, tables))
+        print("      rows   runs    on disk    command      wall       CPU       JVM   workers  JVM memory")
+        folders = [(root / "real", real, len(tables))]
+        for millions in map(float, options.rows.split(",") if options.rows else ()):
             folder = root / f"traces-{millions:g}"
-            runs = write(tables, int(millions * 1e6), folder)
-            size = sum(path.stat().st_size for path in folder.iterdir()) / 1e6
-            wall, cpu, memory = measure(folder, options.master)
-            rows = f"{millions * 1e6:12,.0f} {runs:8,} {size:6.0f} MB"
-            print(f"{rows} {wall:6.0f} s {cpu:6.0f} s {memory:6.0f} MB {cpu / millions:12.1f} s", flush=True)
+            rows = int(millions * 1e6)
+            folders.append((folder, rows, write(tables, rows, folder)))
+        for folder, rows, runs in folders:
+            size = sum(path.stat().st_size for path in folder.glob("*.parquet")) / 1e6
+            for name, cost in breakdown(folder, options.master):
+                times = "".join(f"{each:8.1f} s" for each in cost[:4])
+                print(
+                    f"{rows:10,} {runs:6,} {size:7.0f} MB    {name:8}{times} {cost.memory:8.0f} MB",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

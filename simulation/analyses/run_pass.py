@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from fencepost.simulation.analyses.run_views import MEMORY, RUN_VIEWS, RunViews, ddl_of_view
@@ -78,12 +78,14 @@ def take_rows(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader,
     connection.unregister("arrived")
 
 
-def packed_views(connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
-    """Yield all views over the table `trace`, packed."""
+def packed_views(
+    connection: duckdb.DuckDBPyConnection, names: Iterable[str] = tuple(RUN_VIEWS)
+) -> Iterator[pa.RecordBatch]:
+    """Yield the named views over the table `trace`, packed."""
     import pyarrow as pa
 
     views = RunViews(connection)
-    for name in RUN_VIEWS:
+    for name in names:
         table = views.view(name)
         for begin in range(0, len(table), _ROWS_A_STREAM):
             sink = pa.BufferOutputStream()

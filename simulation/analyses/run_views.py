@@ -47,7 +47,7 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
 """The views that tables use, with their columns after `run_id`, as Spark declares them. A view that only
 other views of a run use is a file without an entry here."""
 
-MEMORY: Final = "1GB"
+MEMORY: Final = "2GB"
 """The memory limit of DuckDB in one task. It writes the rest to disk."""
 
 
@@ -110,8 +110,14 @@ ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECT
 """The states in which the coordinator counts a single active consumer as having its stream, or as possibly
 having it."""
 
+SINGLE_ACTIVE_STATES: Final = (
+    "('CONNECTING', 'SUBSCRIBING', 'WAITING', 'ACTIVATING', 'ACTIVE', 'STEPPING_DOWN', 'LOST', 'BACKING_OFF')"
+)
+"""The states that only single active consumers have."""
+
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "active_like": lambda: ACTIVE_LIKE,
+    "single_active_states": lambda: SINGLE_ACTIVE_STATES,
     "situation_counts": situations.counts,
     "situation_names": situations.names,
 }

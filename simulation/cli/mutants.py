@@ -122,7 +122,7 @@ def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> i
     results: dict[str, MutantResult] = {}
     interrupted = False
     try:
-        with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
+        with progress_for(json=json, lines=True).step("hunting", len(chosen) * len(which)) as advance:
             hunt_all(
                 which,
                 names=chosen,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -30,7 +30,8 @@ from fencepost.simulation.pipeline.campaign import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
-from fencepost.simulation.report.model import duration
+from fencepost.simulation.pipeline.spec import seconds_of
+from fencepost.simulation.report.model import NONE, duration
 
 _NUMBERS = ("members", "partitions", "at_once", "rate", "headroom")
 
@@ -126,6 +127,12 @@ def plan(
             f" With --compare, all of them run; default: {COMPARED_RUNS}."
         ),
     ] = None,
+    within: Annotated[
+        str | None,
+        Parameter(
+            help="End after about this time, such as 5m, with what is known by then. Default: no limit."
+        ),
+    ] = None,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
@@ -177,6 +184,7 @@ def plan(
         raise FencepostError(f"--report {report}: has no effect with --compare")
     check_can_start(master)  # before a folder is created
     writable_file(report, "--report")
+    within_s = None if within is None else seconds_of(within, "--within")
     with told_at_once(STOPPING), ExitStack() as stack:
         folder = (
             Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-")))
@@ -192,6 +200,7 @@ def plan(
             one=compare is not None,
             kept=out is not None,
             report=None if report is None else lambda found: _write_report(question, found, report),
+            within_s=within_s,
         )
     if compare is None:
         _print_plan(question, found, json=json, kept=out, report=report)
@@ -229,17 +238,22 @@ def _rows(found: PlanAnswer, marked: str | None) -> list[tuple[str, ...]]:
             *(() if marked is None else (_MARK if each.name == marked else "",)),
             each.name,
             f"{each.runs:,}",
-            duration(each.downtime_s.total_per_run),
-            duration(each.event_s),
-            share(each.capacity_lost),
-            f"{each.most_down:,.0f}",
-            f"{each.lag_peak:,.0f}",
-            duration(each.lag_gone_s),
-            f"{each.rebalance_s.count / max(each.runs, 1):,.1f}",
-            duration(each.rebalance_s.p50),
+            *(_figures(each) if each.runs else (NONE,) * (len(_HEADINGS) - 2)),
         )
         for each in found.options
     ]
+
+
+def _figures(each: OptionAnswer) -> Iterator[str]:
+    """The cells after the number of runs."""
+    yield duration(each.downtime_s.total_per_run)
+    yield duration(each.event_s)
+    yield share(each.capacity_lost)
+    yield f"{each.most_down:,.0f}"
+    yield f"{each.lag_peak:,.0f}"
+    yield duration(each.lag_gone_s)
+    yield f"{each.rebalance_s.count / each.runs:,.1f}"
+    yield duration(each.rebalance_s.p50)
 
 
 def _headings(event: str) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from fencepost.simulation.scenarios.values import Duration
 def best(found: PlanAnswer) -> OptionAnswer | None:
     """Return the option with the least total downtime of partitions in a run.
 
-    Return None if every option has failed runs.
+    Return None if every option has failed runs, or none that ended.
     """
     sound = (each for each in found.options if each.is_sound)
     return min(sound, key=lambda each: each.cost, default=None)
@@ -69,6 +69,8 @@ def recommend(question: Question, found: PlanAnswer) -> Recommendation:
         text = (
             "Take none of these unchanged: each had runs that failed, broke an invariant, or never settled."
         )
+        if not any(each.failed for each in found.options):
+            text = "Nothing can be recommended yet: no run ended in time."
         return Recommendation(None, text, [], _basis(found))
     others = [each for each in found.options if each.name != chosen.name and each.is_sound]
     text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"

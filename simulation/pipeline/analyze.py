@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os.path
@@ -153,30 +154,31 @@ def analyze_files(
     ]
     tables: Tables = {name: [] for name in TABLES}
     few = files.rows <= SMALL_ROWS
-    packed = run_views(spark, files, trace) if files.traces else None
-    views = Views(
-        trace,
-        summaries,
-        files=_file_of_runs(spark, files),
-        cached=True,
-        since_us=since_us,
-        packed=packed,
-        few=few,
-    )
-    with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
-        try:
-            jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
-            tables |= run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
-            if COMPARISONS.name in names and _several_cells(tables["runs"]):
-                measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
-                tables[COMPARISONS.name] = comparison_rows(measured)
-        except Exception as error:
-            if is_of_spark(error):
-                check_rows(files)  # names the file, and needs no stack
-                raise FencepostError(f"Spark could not analyse the traces: {error_text(error)}") from error
-            raise
-        finally:
-            views.release()
+    with contextlib.ExitStack() as stack:
+        packed = stack.enter_context(run_views(spark, files, trace)) if files.traces else None
+        views = Views(
+            trace,
+            summaries,
+            files=_file_of_runs(spark, files),
+            cached=True,
+            since_us=since_us,
+            packed=packed,
+            few=few,
+        )
+        stack.callback(views.release)
+        with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
+            try:
+                jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
+                tables |= run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
+                if COMPARISONS.name in names and _several_cells(tables["runs"]):
+                    measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
+                    tables[COMPARISONS.name] = comparison_rows(measured)
+            except Exception as error:
+                if is_of_spark(error):
+                    check_rows(files)  # names the file, and needs no stack
+                    text = f"Spark could not analyse the traces: {error_text(error)}"
+                    raise FencepostError(text) from error
+                raise
     rebalance_curves = _take_curves(tables["rebalances"])
     downtime_curves = _take_curves(tables["downtime"])
     return AnalysisResults(

@@ -29,6 +29,7 @@ from fencepost.simulation.pipeline.question import (
 from fencepost.simulation.pipeline.rounds import (
     ALIKE,
     RunTimes,
+    TimeLimit,
     estimate,
     look_sizes,
     machine_speed,
@@ -57,6 +58,9 @@ REBALANCE: Final = "rebalance"
 DOWNTIME: Final = "downtime"
 DOWNTIME_OF_RUN: Final = "run_downtime"
 
+
+_VIEWS: Final = ("traced", "rebalance", "handover")
+"""The views of runs that the costs are computed from."""
 
 _NOTHING: Final = Sample((), {REBALANCE: {}, DOWNTIME: {}, DOWNTIME_OF_RUN: {}})
 
@@ -135,13 +139,15 @@ def answer(
     one: bool = False,
     kept: bool = True,
     report: Callable[[PlanAnswer], None] | None = None,
+    within_s: float | None = None,
 ) -> PlanAnswer:
     """Run the options of every question with the same seeds, and measure the effects of the event.
 
     `asked` has, by name, the question and the places where its values were given. Options get runs until it
     is clear which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
     With `one`, each question has one option, which gets all runs. Unless the directory is `kept`, no command
-    shows a run. `report` is called with the answer and its tables while the traces exist.
+    shows a run. `report` is called with the answer and its tables while the traces exist. With `within_s`,
+    the plan ends after about that many seconds: runs that are not finished then are given up.
 
     :raises FencepostError: before anything runs, if a value is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -170,11 +176,12 @@ def answer(
     questions = {cell.parameters[OPTION]: asked[Path(cell.source).stem][0] for cell in cells}
     with opened(spec, master=master, out_dir=out_dir / "runs", progress=shown) as (running, _):
         measured = _Measured(running, questions, chosen)
-        stopped = _run_rounds(measured, cells, questions, runs, shown, all_at_once=one)
+        limit = None if within_s is None else TimeLimit(within_s, began)
+        stopped = _run_rounds(measured, cells, questions, runs, shown, limit=limit, all_at_once=one)
         answers = [measured.answer(cell, kept) for cell in cells]
         answered = PlanAnswer(
             options=answers if one else sorted(answers, key=lambda each: (not each.is_sound, each.cost)),
-            samples=measured.samples,
+            samples=dict.fromkeys(chosen, _NOTHING) | measured.samples,
             wall_seconds=wall_clock() - began,
             stopped=stopped,
             lost=running.losses.found(),
@@ -198,15 +205,18 @@ def _run_rounds(
     runs: int,
     progress: Progress,
     *,
+    limit: TimeLimit | None,
     all_at_once: bool,
 ) -> str:
-    """Do runs until it is clear which option costs least, or each had its `runs`; return the reason for the
-    end."""
+    """Do runs until it is clear which option costs least, or each had its `runs`, or the time is over.
+
+    Return why they ended.
+    """
     names = [cell.parameters[OPTION] for cell in cells]
     cores = measured.running.spark.sparkContext.defaultParallelism
     sizes = [runs] if all_at_once else look_sizes(runs)
     times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
-    progress.say(estimate(times, sizes[0], runs))
+    progress.say(estimate(times, sizes[0], runs, limit))
     wanted, done, upto = list(names), 0, sizes[0]
     while True:
         tasks = [
@@ -215,13 +225,22 @@ def _run_rounds(
             for number, name in enumerate(names)
             if name in wanted
         ]
-        # The longest runs first: then no core waits for long at the end.
-        tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
-        measured.running.do(tasks, progress)
+        if limit is None or limit.left_s >= times.of(wanted, upto - done):
+            # The longest runs first: then no core waits for long at the end.
+            tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
+        else:
+            # In this order the time is enough for as many options as possible.
+            tasks.sort(key=lambda task: (task.seed, times.seconds[names[task.cell]]))
+        seconds = None if limit is None else limit.left_s
+        if seconds != 0:
+            measured.running.do(tasks, progress, seconds)
         measured.look(progress)
         done = upto
-        costs = {name: run_costs(sample) for name, sample in measured.samples.items()}
+        costs = {name: run_costs(measured.samples[name]) for name in names if name in measured.samples}
         open_ = [] if all_at_once else undecided(costs, measured.failed)
+        ran = {name: measured.ran(name) for name in names}
+        if limit is not None and any(ran[name] < upto for name in wanted):
+            return limit.reason(ran, open_, all_at_once=all_at_once)
         if done >= runs or not open_:
             return _reason(costs, done, open_, all_at_once=all_at_once)
         wanted, upto = open_, next_look(costs, open_, sizes, done)
@@ -261,6 +280,10 @@ class _Measured:
         self._wall: dict[str, list[float]] = {}
         self._questions = questions
         self._seen: set[str] = set()
+
+    def ran(self, name: str) -> int:
+        """Return how many runs of an option ended, also with an error."""
+        return len(self._wall.get(name, ()))
 
     def look(self, progress: Progress) -> None:
         """Measure the new runs.
@@ -302,14 +325,14 @@ class _Measured:
             return []
         summaries = spark.read.parquet(*files.runs)
         trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
-        packed = run_views(spark, files, trace)
         few = files.rows <= SMALL_ROWS
-        views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
-        try:
-            rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
-            return rows
-        finally:
-            views.release()
+        with run_views(spark, files, trace, _VIEWS) as packed:
+            views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
+            try:
+                rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
+                return rows
+            finally:
+                views.release()
 
     def _take(self, row: Mapping[str, Any]) -> None:
         from array import array

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -252,13 +253,16 @@ class OpenCampaign:
         self._spec = spec
         self._if_stopped = if_stopped
 
-    def do(self, tasks: list[Task], progress: Progress) -> None:
-        """Do these runs. Earlier runs of this campaign may be done already.
+    def do(self, tasks: list[Task], progress: Progress, seconds: float | None = None) -> None:
+        """Do these runs, for at most that many `seconds`. Earlier runs of this campaign may be done already.
+
+        Runs that are not finished in that time leave nothing.
 
         :raises EnvironmentLacks: if Spark stops on the way; finished runs stay.
         """
         if tasks:
-            job, slices = _job(self._spec, tasks, self.directory, self.spark)
+            until = None if seconds is None else time.time() + seconds
+            job, slices = _job(self._spec, tasks, self.directory, self.spark, until)
             self.losses.runs_again += fan_out(self.spark, job, slices, progress, self._if_stopped)
 
 
@@ -293,7 +297,11 @@ def opened(
 
 
 def _job(
-    spec: CampaignSpec, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
+    spec: CampaignSpec,
+    tasks: list[Task],
+    directory: CampaignDirectory,
+    spark: SparkSession,
+    until: float | None = None,
 ) -> tuple[JobSpec, int]:
     """Return the job for the workers, and the number of slices of the tasks."""
     from fencepost.simulation.pipeline.runs import JobSpec
@@ -306,6 +314,7 @@ def _job(
         generation=directory.generation,
         time_limit_s=spec.time_limit_s,
         trace_violations=spec.traces != "none",
+        until=until,
         only_ownership=spec.only_ownership,
     )
     return job, slices
@@ -329,7 +338,8 @@ def fan_out(
 
         def watch(done: int, total: int) -> None:
             nonlocal reported
-            runs = count * done // total if total else 0
+            # Once its time is over tasks end that did nothing.
+            runs = count * done // total if total and not job.is_over else 0
             advance(max(0, runs - reported))
             reported = max(reported, runs)
 
@@ -343,7 +353,7 @@ def fan_out(
             if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error
             raise
-        advance(count - reported)
+        advance(0 if job.is_over else count - reported)
     return sum(row.runs for row in done if row.attempt)
 
 

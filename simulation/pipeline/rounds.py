@@ -19,6 +19,7 @@ from fencepost.simulation.pipeline.progress import rough_time
 from fencepost.simulation.pipeline.question import ask, choices, options, scenario_text
 from fencepost.simulation.pipeline.session import wall_clock
 from fencepost.simulation.scenarios.load import loads
+from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
     from fencepost.simulation.pipeline.question import Choice, Question
@@ -145,22 +146,72 @@ class RunTimes(msgspec.Struct, frozen=True):
         return max(together, max(self.seconds[name] for name in names) if runs else 0.0)
 
 
+_RESERVE: Final = 0.05
+"""The share of the time that is kept for measuring the runs; at least `_LEAST_RESERVE_S` seconds."""
+_LEAST_RESERVE_S: Final = 5.0
+
+
+class TimeLimit(msgspec.Struct, frozen=True):
+    """The wall time that a plan may take in all."""
+
+    seconds: float
+    began: float
+    """On the clock of `wall_clock`."""
+
+    @property
+    def left_s(self) -> float:
+        """The seconds that are left for runs: some are kept for measuring them."""
+        reserve = max(_LEAST_RESERVE_S, _RESERVE * self.seconds)
+        return max(0.0, self.began + self.seconds - reserve - wall_clock())
+
+    def __str__(self) -> str:
+        return f"within {Duration(round(self.seconds * 1_000_000))}"
+
+    def reason(self, ran: Mapping[str, int], open_: Sequence[str], *, all_at_once: bool) -> str:
+        """Return the reason for the end, and what is still open, in a few sentences.
+
+        `ran` is the number of runs of each option, `open_` is as `undecided` returns it.
+        """
+        few = sorted(set(ran.values()))
+        count = f"{few[0]} to {few[-1]} runs" if len(few) > 1 else f"{few[0]} run{'' if few[0] == 1 else 's'}"
+        text = f"The time was over {self}, after {count} of each."
+        if all_at_once or len(ran) < 2:
+            return text
+        if open_:
+            text += f" Not decided yet: {' or '.join(open_)}."
+        if none := [name for name, runs in ran.items() if not runs]:
+            text += f" Not known yet, as no run ended: {', '.join(none)}."
+        elif not open_:
+            text += " It is decided which option costs least."
+        return text
+
+
 _UNSURE: Final = 1.5
 """The factor by which runs may take longer than estimated."""
 _START_S: Final = 15.0
 """Time of Spark's first task and of the first comparison, in seconds."""
 _LOOK_S: Final = 3.0
+_LONG_S: Final = 300.0
+"""More than this is worth a word about `--within`."""
 
 
-def estimate(times: RunTimes, first: int, most: int) -> str:
-    """Return the least and the most time that the runs may take, in a sentence."""
+def estimate(times: RunTimes, first: int, most: int, limit: TimeLimit | None = None) -> str:
+    """Return the least and the most time that the runs may take, in a sentence.
+
+    It adds the effect of a time `limit` if the runs may take longer, or how to set one if they take minutes.
+    """
     names, cores = [*times.seconds], times.cores
     low = times.of(names, first) + _START_S
     high = times.of(names, most) * _UNSURE + _START_S + _LOOK_S * (len(look_sizes(most)) - 1)
     each = f"{first} to {most} runs" if most > first else f"{first} run{'s' if first > 1 else ''}"
     count = f"{len(names)} option{'s' if len(names) > 1 else ''}"
     spans = list(dict.fromkeys(map(rough_time, (low, high))))
-    return f"{count}, {each} of each: {' to '.join(spans)} on {cores} core{'s' if cores > 1 else ''}"
+    text = f"{count}, {each} of each: {' to '.join(spans)} on {cores} core{'s' if cores > 1 else ''}"
+    if limit is None:
+        return f"{text}; --within 5m ends sooner, with what is known by then" if low > _LONG_S else text
+    if high <= limit.seconds:
+        return text
+    return f"{text}; {limit} it may stay open which one costs least"
 
 
 _SHORT: Final = {"members": 8, "partitions": 24, "start_up": "5s", "protocol": "consumer", "static": False}

@@ -2,24 +2,29 @@
 
 The views of a task are kept in a hidden folder next to the traces. The next analysis reads them instead of
 the traces, as long as neither the traces nor the queries have changed.
+
+Several analyses may use one folder at the same time. Each holds a shared lock until it has read its views.
+Only an analysis that has the lock alone deletes files of no use. New files appear whole.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fencepost.simulation.analyses.run_pass import PACKED, pack, packed_views, rows_of_task, take_rows
-from fencepost.simulation.analyses.run_views import version
-from fencepost.simulation.pipeline.output import whole_file
+from fencepost.simulation.analyses.run_views import RUN_VIEWS, version
+from fencepost.simulation.pipeline.output import LOCK, whole_file
 from fencepost.simulation.pipeline.traces import TraceFiles, footer
 from fencepost.simulation.trace.schema import COLUMNS
 
@@ -53,15 +58,36 @@ class FilesPass(msgspec.Struct, frozen=True):
     """Suffixes of run ids by file, for files that share run ids."""
     keep: str
     """The folder that keeps the views; empty if they are not kept."""
+    views: tuple[str, ...]
+    """The names of the views."""
 
 
-def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataFrame:
-    """Return the views of all runs, packed: kept ones are read, and the others are computed.
+@contextlib.contextmanager
+def run_views(
+    spark: SparkSession, files: TraceFiles, trace: DataFrame, only: Sequence[str] = tuple(RUN_VIEWS)
+) -> Iterator[DataFrame]:
+    """Provide the views of all runs, packed: kept ones are read, and the others are computed.
 
-    `trace` has the rows of all files.
+    `trace` has the rows of all files. The views can be read within the block. With `only`, these views are
+    enough, and others may be missing; `files` must keep none then.
     """
-    sources = sources_of(files)
-    kept = taken(Path(files.keep), sources) if files.keep else {}
+    if not files.keep:
+        yield _views(spark, files, trace, {}, sources_of(files), views=only)
+        return
+    with sharing(Path(files.keep)) as folder:
+        sources = sources_of(files)
+        yield _views(spark, files, trace, folder.taken(sources), sources, views=tuple(RUN_VIEWS))
+
+
+def _views(
+    spark: SparkSession,
+    files: TraceFiles,
+    trace: DataFrame,
+    kept: Mapping[str, Sequence[str]],
+    sources: Sequence[Source],
+    *,
+    views: Sequence[str],
+) -> DataFrame:
     known = {fingerprint for each in kept.values() for fingerprint in each}
     left = [each for each in sources if each.fingerprint not in known]
     small = [each for each in left if each.rows <= MOST_ROWS]
@@ -72,7 +98,8 @@ def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataF
         tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
         rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
         names = {os.path.abspath(path): name for path, name in files.names.items()}
-        work = functools.partial(_work, FilesPass(names, os.path.abspath(files.keep) if files.keep else ""))
+        keep = os.path.abspath(files.keep) if files.keep else ""
+        work = functools.partial(_work, FilesPass(names, keep, tuple(views)))
         frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
     if large := [path for each in left if each.rows > MOST_ROWS for path in each.files]:
         from pyspark.sql import functions as f
@@ -102,29 +129,74 @@ def sources_of(files: TraceFiles) -> list[Source]:
     return found
 
 
-def taken(folder: Path, sources: Iterable[Source]) -> dict[str, list[str]]:
-    """Return the useful kept files, each with its fingerprints; delete the others.
+class KeptViews:
+    """The folder of kept views, while this process shares its lock with other analyses."""
 
-    A file is useful if all its sources exist unchanged, and no other file was made from any of them.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._useless: list[Path] = []
 
-    current = {each.fingerprint for each in sources}
-    found: dict[str, list[str]] = {}
-    for path in sorted(folder.glob("*.parquet")):
-        try:
-            stands_for = json.loads((parquet.read_metadata(path).metadata or {})[_SOURCES])
-            _check_whole(path)
-        except (pa.ArrowException, OSError, KeyError, ValueError):
-            stands_for = []
-        if stands_for and current.issuperset(stands_for):
-            current -= set(stands_for)
-            found[str(path)] = stands_for
-        else:
+    def taken(self, sources: Iterable[Source]) -> dict[str, list[str]]:
+        """Return the useful kept files, each with its fingerprints.
+
+        A file is useful if all its sources exist unchanged, and no other file was made from any of them.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        current = {each.fingerprint for each in sources}
+        found: dict[str, list[str]] = {}
+        for path in sorted(self._folder.glob("*.parquet*")):
+            try:
+                stands_for = json.loads((parquet.read_metadata(path).metadata or {})[_SOURCES])
+                _check_whole(path)
+            except (pa.ArrowException, OSError, KeyError, ValueError):
+                stands_for = []
+            # A file whose name begins with a dot is being written, or was never finished.
+            if stands_for and not path.name.startswith(".") and current.issuperset(stands_for):
+                current -= set(stands_for)
+                found[str(path)] = stands_for
+            else:
+                self._useless.append(path)
+        return found
+
+    def clean(self) -> None:
+        """Delete the files that `taken` found useless. No name is used twice, so none of them is new."""
+        for path in self._useless:
             with contextlib.suppress(OSError):  # a read-only folder keeps useless files
                 path.unlink()
-    return found
+
+
+@contextlib.contextmanager
+def sharing(folder: Path) -> Iterator[KeptViews]:
+    """Hold the shared lock of a folder of views; at the end clean the folder if no other analysis holds it.
+
+    If there are no locks, as on some network file systems, no file is deleted.
+    """
+    kept = KeptViews(folder)
+    with contextlib.suppress(OSError):
+        folder.mkdir(exist_ok=True)
+    lock = _opened(folder / LOCK)
+    if lock is None:
+        yield kept
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield kept
+        with contextlib.suppress(OSError):  # another analysis holds it
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kept.clean()
+    finally:
+        os.close(lock)
+
+
+def _opened(lock: Path) -> int | None:
+    """Open the lock; to read only, if the folder may not be written."""
+    for how in (os.O_RDWR | os.O_CREAT, os.O_RDONLY):
+        with contextlib.suppress(OSError):
+            return os.open(lock, how, 0o666)
+    return None
 
 
 def _check_whole(path: Path) -> None:
@@ -157,7 +229,7 @@ def _work(task: FilesPass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
                 for paths, _ in sources:
                     for path in paths:
                         take_rows(connection, _reader(path), task.names.get(path, ""))
-                found = list(packed_views(connection))
+                found = list(packed_views(connection, task.views))
             if task.keep:
                 _keep(Path(task.keep), found, [fingerprint for _, fingerprint in sources])
             yield from found
@@ -179,8 +251,6 @@ def _keep(folder: Path, found: Sequence[pa.RecordBatch], fingerprints: Sequence[
     from pyarrow import parquet
 
     table = pa.Table.from_batches(found).replace_schema_metadata({_SOURCES: json.dumps(fingerprints)})
-    name = hashlib.sha256("".join(fingerprints).encode()).hexdigest()[:32]
-    with contextlib.suppress(OSError):
-        folder.mkdir(exist_ok=True)
-        with whole_file(folder / f"{name}.parquet") as path:
-            parquet.write_table(table, path, compression="none", write_page_checksum=True)
+    name = uuid.uuid4().hex  # no other analysis replaces a file that this one is about to read
+    with contextlib.suppress(OSError), whole_file(folder / f"{name}.parquet") as path:
+        parquet.write_table(table, path, compression="none", write_page_checksum=True)

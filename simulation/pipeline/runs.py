@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import gc
 import json
+import math
 import os
 import re
 import resource
@@ -49,8 +50,15 @@ class JobSpec(msgspec.Struct, frozen=True):
     time_limit_s: float
     trace_violations: bool
     """True if the trace of a run that broke an invariant is kept even if it would not be otherwise."""
+    until: float | None = None
+    """The end of the job, in seconds since 1970: runs that are not finished by then leave nothing."""
     only_ownership: bool = False
     """True if traces have only the rows that show rebalances and ownership."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the job's time is over, so no run begins any more."""
+        return _left(self.until) == 0
 
 
 class TimeLimitReached(KeyboardInterrupt):
@@ -188,6 +196,10 @@ _AGAIN: Final = None
 _CALL = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
+class RunGivenUp(Exception):
+    """The job's time is over, and this run was not finished."""
+
+
 class ChildProcess:
     """Carries out the tasks of a job in a process that it forks; if that process is lost, it forks a new one.
 
@@ -200,20 +212,25 @@ class ChildProcess:
         self._connection: Connection | None = None
         self._stack = stack
 
-    def run(self, task: Task) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
-        """Do a run, and return its row, and its trace if that is kept."""
+    def run(self, task: Task, until: float | None = None) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
+        """Do a run, and return its row, and its trace if that is kept.
+
+        :raises RunGivenUp: if it is not finished by `until`, in seconds since 1970.
+        """
         connection = self._connection or self._fork()
         limit = self.job.time_limit_s
         overdue = False
         try:
             connection.send(task)
-            while not (overdue := not connection.poll(limit + GRACE_S)):
+            while not (overdue := not connection.poll(min(limit + GRACE_S, _left(until)))):
                 answer: tuple[dict[str, Any], list[pa.RecordBatch]] | None = connection.recv()
                 if answer is not _AGAIN:
                     return answer
         except (EOFError, ConnectionError):
             pass  # it died and sends nothing more
         status = self._end(0.0 if overdue else _DYING_S)
+        if overdue and not _left(until):
+            raise RunGivenUp
         place = self._last_place()
         row = begun_row(self.job.cells[task.cell], task)
         if overdue:
@@ -281,6 +298,11 @@ def child_for(job: JobSpec) -> Iterator[ChildProcess]:
             yield child
         finally:
             child.close()
+
+
+def _left(until: float | None) -> float:
+    """Return the seconds that are left until then."""
+    return math.inf if until is None else max(0.0, until - time.time())
 
 
 def _waited(child: int, seconds: float) -> int | None:

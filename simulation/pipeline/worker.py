@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.pipeline.output import NOTE, whole_file, writing
-from fencepost.simulation.pipeline.runs import ChildProcess, child_for
+from fencepost.simulation.pipeline.runs import ChildProcess, RunGivenUp, child_for
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, run_schema
 from fencepost.simulation.trace.parquet import SCHEMA
 
@@ -163,6 +163,9 @@ DONE: Final = "runs long, failed long, violations long, attempt long"
 
 def work(job: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Carry out the tasks whose numbers are in the batches, for `DataFrame.mapInArrow`."""
+    if job.is_over:  # before anything is imported
+        yield _done([0, 0, 0])
+        return
     _settle()
     root = Path(job.root)
     if not (root / NOTE).is_file():
@@ -179,7 +182,11 @@ def work(job: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
                     counts[0] += 1
                     counts[1] += row["error"] is not None
                     counts[2] += row["violations"]
-    yield pa.RecordBatch.from_arrays(
+    yield _done(counts)
+
+
+def _done(counts: Sequence[int]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays(
         [pa.array([count], pa.int64()) for count in (*counts, _attempt())],
         names=["runs", "failed", "violations", "attempt"],
     )
@@ -191,7 +198,12 @@ def _rows(
     for number in numbers:
         task = job.tasks[number]
         if job.cells[task.cell].run_id(task.seed) not in parts.finished:
-            row, trace = child.run(task)
+            if job.is_over:
+                return
+            try:
+                row, trace = child.run(task, job.until)
+            except RunGivenUp:
+                return
             parts.add(row, trace)
             yield row
 

@@ -33,6 +33,7 @@ from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.scenarios.load import loads, loads_any
 from fencepost.simulation.trace.parquet import whole_trace
 from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -124,6 +125,10 @@ kind = "broker-pause"
 at = "18s"
 lasts = "1s"
 """
+
+
+ON_KAFKA = ("rebalance", "handover", "owning", "move", "stay", "transition")
+"""Views that have rows for every run with a coordinator's log: plain Python finds the same rows."""
 
 
 class Rows(list[Row]):
@@ -285,6 +290,8 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     removed = {row.detail for row in rows if row.kind == "member.removed"}
     assert removed <= {"left", "session", "rebalance"}
     assert "left" in removed
+    found = compare_views(table_of(rows))
+    assert min(found[view] for view in (*ON_KAFKA, "recovery")) > 0
 
 
 CLASSIC = """
@@ -328,6 +335,8 @@ async def test_members_of_the_classic_protocol_are_seen_as_others_are(strategy):
     assert ("PreparingRebalance", "Stable") in states
     moved = {row.state_to for row in rows if row.kind == "member.state"}
     assert {"PREPARING_REBALANCE", "COMPLETING_REBALANCE", "STABLE"} <= moved
+    found = compare_views(table_of(rows))
+    assert min(found[view] for view in ON_KAFKA) > 0
     assert rows.kinds["callback.begin"] >= 6
     assert rows.kinds["commit"] >= 6
     assert rows.kinds["records"] >= 20

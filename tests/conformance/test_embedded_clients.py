@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from fencepost import AsyncEmbeddedKafka, EmbeddedKafka, KIP848Consumer
 from fencepost.simulation.trace.schema import RowKind
 from tests.conformance.polled import QUIET, Polled, polled, until
+from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
@@ -101,6 +102,8 @@ def test_an_expired_client_loses_everything_and_joins_anew(kafka, protocol):
         reasons = [row.detail for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
         assert "session" in reasons
     assert kafka.check() == []
+    found = compare_views(table_of(kafka.events()))
+    assert min(found[view] for view in ("rebalance", "fencing", "owning", "transition")) > 0
 
 
 @PROTOCOLS
@@ -249,6 +252,8 @@ def test_clients_follow_a_coordinator_that_moves(three, protocol):
     }
     assert hosts == {"broker-1", "broker-2", "broker-3"}
     assert three.check() == []
+    found = compare_views(table_of(three.events()))
+    assert min(found[view] for view in ("rebalance", "owning", "transition")) > 0
 
 
 @PROTOCOLS

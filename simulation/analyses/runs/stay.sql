@@ -3,11 +3,12 @@
 -- actors are `HOST/STREAM`.
 WITH ended AS (
   SELECT run_id, t_us, kind, state_to,
-         lead(t_us) OVER (PARTITION BY run_id, actor ORDER BY seq) AS next_us,
+         lead(t_us) OVER (PARTITION BY run_id, trace.actor ORDER BY seq) AS next_us,
          first_value(CASE WHEN kind = 'host' THEN t_us END IGNORE NULLS) OVER (
-           PARTITION BY run_id, split_part(actor, '/', 1) ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+           PARTITION BY run_id, CASE WHEN single.actor IS NULL THEN trace.actor ELSE split_part(trace.actor, '/', 1) END
+           ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
          ) AS gone_us
-  FROM {trace}
+  FROM {trace} AS trace LEFT JOIN {single_active} AS single USING (run_id, actor)
   WHERE kind = 'member.state' OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
 )
 SELECT run_id, state_to AS state, count(*)::BIGINT AS visits, sum(us)::BIGINT AS us, max(us)::BIGINT AS max_us

@@ -7,16 +7,24 @@ WITH moves AS (
            WHEN kind = 'sac.consumer' THEN 'sac-consumer'
            WHEN kind = 'client.state' THEN 'stream-client'
            WHEN kind = 'thread.state' THEN 'stream-thread'
-           WHEN contains(actor, '/') THEN 'sac-member'
+           WHEN single.actor IS NOT NULL THEN 'sac-member'
            ELSE 'member'
          END AS machine,
-         CASE WHEN kind = 'group.state' THEN "group" WHEN kind = 'sac.consumer' THEN concat(actor, split_part(detail, ' ', 2)) ELSE actor END AS each
-  FROM {trace}
+         CASE
+           WHEN kind = 'group.state' THEN "group"
+           WHEN kind = 'sac.consumer' THEN concat(trace.actor, split_part(detail, ' ', 2))
+           ELSE trace.actor
+         END AS each
+  FROM {trace} AS trace LEFT JOIN {single_active} AS single USING (run_id, actor)
   WHERE kind IN ('client.state', 'group.state', 'member.state', 'sac.consumer', 'thread.state')
      OR kind = 'host' AND detail = 'start'
 ),
 timed AS (
-  SELECT *, CASE WHEN lag(state_to) OVER by_machine = state_from THEN t_us - lag(t_us) OVER by_machine END AS stayed_us
+  SELECT *,
+         CASE
+           WHEN lag(kind) OVER by_machine <> 'host' AND lag(state_to) OVER by_machine = state_from
+           THEN t_us - lag(t_us) OVER by_machine
+         END AS stayed_us
   FROM moves
   WINDOW by_machine AS (PARTITION BY run_id, machine, each ORDER BY seq)
 )

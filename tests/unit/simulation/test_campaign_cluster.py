@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -22,11 +23,14 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli.campaign import print_result
 from fencepost.simulation.java import find_java_home
+from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.campaign import CampaignResult, Lost, LostExecutor
 from fencepost.simulation.pipeline.session import SHORT_JOBS
 from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
+from fencepost.simulation.pipeline.traces import KEPT
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.trace.parquet import ParquetTrace
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -149,32 +153,41 @@ def tasks_begun(folder: Path) -> int:
     return sum(log.read_text(errors="replace").count("Running task") for log in logs)
 
 
+def two_workers(tmp_path: Path, stack: contextlib.ExitStack) -> tuple[str, subprocess.Popen[bytes]]:
+    """Start a master and two workers, a and b, of one core each; return the address, and a."""
+    master, log = stack.enter_context(daemon(tmp_path / "m", "org.apache.spark.deploy.master.Master"))
+    url = said(log, r"Starting Spark master at (spark://\S+)", master)
+    workers = []
+    for name in ("a", "b"):
+        worker, log = stack.enter_context(
+            daemon(
+                tmp_path / name,
+                *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
+                *("--work-dir", str(tmp_path / name)),
+            )
+        )
+        said(log, r"(Successfully registered) with master", worker)
+        workers.append(worker)
+    return url, workers[0]
+
+
+ON_THIS_PYTHON = {
+    "PYSPARK_PYTHON": sys.executable,
+    "PYSPARK_SUBMIT_ARGS": SUBMIT,
+    "SPARK_LOCAL_IP": "127.0.0.1",
+}
+
+
 @pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_a_worker_that_is_killed_is_told_and_its_runs_are_done_again(tmp_path: Path) -> None:
     out, seeds = tmp_path / "out", 200
     with contextlib.ExitStack() as stack:
-        master, log = stack.enter_context(daemon(tmp_path / "m", "org.apache.spark.deploy.master.Master"))
-        url = said(log, r"Starting Spark master at (spark://\S+)", master)
-        workers = []
-        for name in ("a", "b"):
-            worker, log = stack.enter_context(
-                daemon(
-                    tmp_path / name,
-                    *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
-                    *("--work-dir", str(tmp_path / name)),
-                )
-            )
-            said(log, r"(Successfully registered) with master", worker)
-            workers.append(worker)
+        url, worker = two_workers(tmp_path, stack)
         command = [sys.executable, "-m", "fencepost.simulation", "campaign", "steady", "--master", url]
         command += ["--seeds", str(seeds), "--traces", "none", "--out", str(out), "--json"]
-        environment = os.environ | {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": SUBMIT,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-        }
+        environment = os.environ | ON_THIS_PYTHON
         campaign = stack.enter_context(
             subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
@@ -184,7 +197,7 @@ def test_a_worker_that_is_killed_is_told_and_its_runs_are_done_again(tmp_path: P
         until(lambda: any((out / "runs").glob("*.parquet")), campaign)
         begun = tasks_begun(tmp_path / "a")
         until(lambda: tasks_begun(tmp_path / "a") > begun, campaign)
-        workers[0].kill()
+        worker.kill()
         printed, errors = campaign.communicate(timeout=200)
     assert campaign.returncode == 0, errors
     assert sorted(pq.read_table(out / "runs").column("seed").to_pylist()) == list(range(seeds))
@@ -193,6 +206,50 @@ def test_a_worker_that_is_killed_is_told_and_its_runs_are_done_again(tmp_path: P
     assert lost["executors"][0]["host"] == "127.0.0.1"
     assert lost["executors"][0]["reason"]
     assert 0 < lost["runs_again"] < seeds
+
+
+ANALYSIS = """
+import json, sys
+from fencepost.simulation.pipeline import run_files
+from fencepost.simulation.pipeline.analyze import analyze
+run_files.ROWS_A_TASK = 1
+print(json.dumps(analyze(sys.argv[1], master=sys.argv[2])))
+"""
+"""Each file is a task of its own."""
+
+
+@pytest.mark.long
+@pytest.mark.real
+@pytest.mark.timeout(400)
+@pytest.mark.filterwarnings("default")
+def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    for seed in range(32):
+        path = traces / f"run-{seed}.parquet"
+        with ParquetTrace(path, path.stem) as trace:
+            run(load("rolling-deploy"), seed % 4, trace=trace)
+    expected = analyze(traces)
+    shutil.rmtree(traces / KEPT)
+    with contextlib.ExitStack() as stack:
+        url, worker = two_workers(tmp_path, stack)
+        analysis = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", ANALYSIS, str(traces), url],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ | ON_THIS_PYTHON,
+            )
+        )
+        stack.callback(analysis.kill)
+        until(lambda: any((traces / KEPT).glob("*.parquet")), analysis)
+        begun = tasks_begun(tmp_path / "a")
+        until(lambda: tasks_begun(tmp_path / "a") > begun, analysis)
+        worker.kill()
+        printed, errors = analysis.communicate(timeout=3 * SECONDS)
+    assert analysis.returncode == 0, errors
+    assert json.loads(printed) == json.loads(json.dumps(expected))
 
 
 ONE = LostExecutor(executor="1", host="h", reason="worker lost")

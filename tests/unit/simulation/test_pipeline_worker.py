@@ -20,7 +20,14 @@ import pytest
 from fencepost.simulation import run as run_module
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.pipeline import runs
-from fencepost.simulation.pipeline.runs import JobSpec, Limit, TimeLimitReached, child_for, run_one
+from fencepost.simulation.pipeline.runs import (
+    JobSpec,
+    Limit,
+    RunGivenUp,
+    TimeLimitReached,
+    child_for,
+    run_one,
+)
 from fencepost.simulation.pipeline.tasks import Task, cells_of, parse_grid
 from fencepost.simulation.pipeline.worker import PartFiles, recover
 from fencepost.simulation.run import RunResult
@@ -219,6 +226,19 @@ def test_what_hangs_or_dies_costs_one_run(
     assert [row["error"] is None for row in rows] == [True, False, True]
     assert re.match(told, rows[1]["error"]), rows[1]["error"]
     assert rows[1]["run_id"] == given.cells[0].run_id(2)
+
+
+def test_a_run_that_is_not_finished_in_time_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(scenario: Any, seed: int, trace: Any = None, **_: Any) -> RunResult:
+        if seed == 2:
+            stuck_in_c()
+        return result(seed)
+
+    monkeypatch.setattr(run_module, "run", run)
+    with child_for(orders()) as child:
+        with pytest.raises(RunGivenUp):
+            child.run(Task(0, 2, False), time.time() + 0.2)
+        assert child.run(Task(0, 1, False), time.time() + 60)[0]["error"] is None
 
 
 def test_a_hand_answers_as_the_run_itself_does() -> None:

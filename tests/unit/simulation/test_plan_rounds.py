@@ -10,6 +10,7 @@ from fencepost.simulation.pipeline.question import ask, choices
 from fencepost.simulation.pipeline.rounds import (
     LOOKS,
     RunTimes,
+    TimeLimit,
     estimate,
     interval,
     look_sizes,
@@ -87,9 +88,10 @@ def test_an_estimate_is_told_before_anything_runs():
     large = ask({"members": 200, "partitions": 5000, "start_up": "40s"}, {})
     found = choices(large)
     times = RunTimes.estimated(dict.fromkeys(found, large), found, 2, 1.0)
-    assert estimate(times, 3, 24) == "6 options, 3 to 24 runs of each: 14 min to 2 h 50 min on 2 cores"
+    more = "; --within 5m ends sooner, with what is known by then"
+    assert estimate(times, 3, 24) == f"6 options, 3 to 24 runs of each: 14 min to 2 h 50 min on 2 cores{more}"
     slow = RunTimes.estimated(dict.fromkeys(found, large), found, 2, 3.0)
-    assert estimate(slow, 3, 24) == "6 options, 3 to 24 runs of each: 42 min to 8 h 20 min on 2 cores"
+    assert estimate(slow, 3, 24) == f"6 options, 3 to 24 runs of each: 42 min to 8 h 20 min on 2 cores{more}"
     small = ask({"members": 2, "protocol": "consumer", "static": False}, {})
     only = choices(small)
     times = RunTimes.estimated(dict.fromkeys(only, small), only, 1, 1.0)
@@ -159,3 +161,25 @@ def test_partitions_that_follow_each_other_are_not_down_at_once():
     nothing = np.array([], np.int64)
     free = outage_cost(nothing, nothing, nothing, begin_us=5, end_us=9, partitions=3, traffic=Traffic(1, 2))
     assert (free.most_down, free.down_s, free.lag_peak, free.lag_gone_s) == (0, 0, 0, 0)
+
+
+def test_a_time_limit_tells_what_is_open() -> None:
+    limit = TimeLimit(300.0, 0.0)
+    ran = {"a": 2, "b": 2, "c": 0}
+    begun = "The time was over within 5m, after"
+    assert limit.reason(ran, ["a", "b"], all_at_once=False) == (
+        f"{begun} 0 to 2 runs of each. Not decided yet: a or b. Not known yet, as no run ended: c."
+    )
+    assert limit.reason({"a": 3, "b": 2}, [], all_at_once=False) == (
+        f"{begun} 2 to 3 runs of each. It is decided which option costs least."
+    )
+    assert limit.reason({"a": 1, "b": 1}, [], all_at_once=True) == f"{begun} 1 run of each."
+
+
+def test_an_estimate_tells_of_a_time_limit() -> None:
+    large = ask({"members": 200, "partitions": 5000, "start_up": "40s"}, {})
+    found = choices(large)
+    times = RunTimes.estimated(dict.fromkeys(found, large), found, 2, 1.0)
+    limited = estimate(times, 3, 24, TimeLimit(300.0, 0.0))
+    assert limited.endswith("; within 5m it may stay open which one costs least")
+    assert "within" not in estimate(times, 3, 24, TimeLimit(20_000.0, 0.0))

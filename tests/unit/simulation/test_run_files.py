@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import json
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +18,7 @@ import pytest
 from fencepost.simulation.pipeline import analyze as analysis
 from fencepost.simulation.pipeline import run_files
 from fencepost.simulation.pipeline.analyze import Tables, analyze
-from fencepost.simulation.pipeline.run_files import Source, dealt, sources_of, taken
+from fencepost.simulation.pipeline.run_files import Source, dealt, sharing, sources_of
 from fencepost.simulation.pipeline.traces import KEPT, find_traces
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
@@ -106,7 +113,9 @@ def test_a_damaged_file_of_views_is_made_again(
         data[:] = runs[0].read_bytes()
     path.write_bytes(data)
     assert analyze(folder) == expected
-    assert taken(folder / KEPT, sources_of(find_traces(folder)))
+    assert not path.exists()
+    with sharing(folder / KEPT) as views:
+        assert views.taken(sources_of(find_traces(folder)))
 
 
 def test_views_of_a_changed_or_missing_trace_are_deleted(folder: Path) -> None:
@@ -120,8 +129,10 @@ def test_views_of_a_changed_or_missing_trace_are_deleted(folder: Path) -> None:
 
 def test_an_analysis_that_was_killed_leaves_nothing_that_counts(folder: Path, expected: Tables) -> None:
     (folder / KEPT).mkdir()
-    (folder / KEPT / ".half.parquet-1").write_bytes(b"PAR1")
+    half = folder / KEPT / ".half.parquet-1"
+    half.write_bytes(b"PAR1")
     assert analyze(folder) == expected
+    assert not half.exists()
 
 
 def test_views_of_another_version_do_not_count(
@@ -133,6 +144,77 @@ def test_views_of_another_version_do_not_count(
     before = kept(folder)
     assert analyze(folder) == expected
     assert not before.keys() & kept(folder).keys()
+
+
+def analysis_of(folder: Path) -> subprocess.Popen[str]:
+    """Start the command in a process of its own."""
+    command = [sys.executable, "-m", "fencepost", "analyze", str(folder), "--master", "local[1]", "--json"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def tables_of(process: subprocess.Popen[str]) -> Tables:
+    printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    tables: Tables = json.loads(printed)["tables"]
+    return tables
+
+
+@pytest.mark.timeout(600)
+def test_an_analysis_deletes_no_views_that_another_one_is_about_to_read(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one finds a trace changed, so the kept file is of no use to it."""
+    analyze(folder)
+    before = kept(folder)
+    run_views = run_files.run_views
+
+    @contextlib.contextmanager
+    def interrupted(*arguments: Any) -> Iterator[Any]:
+        with run_views(*arguments) as views:
+            os.utime(folder / "sac-churn-1.parquet", (1, 1))
+            assert tables_of(analysis_of(folder)).keys() == expected.keys()
+            assert before.items() < kept(folder).items()
+            yield views
+
+    with monkeypatch.context() as patched:
+        patched.setattr(analysis, "run_views", interrupted)
+        assert analyze(folder) == expected
+    assert analyze(folder) == expected
+    assert not before.keys() & kept(folder).keys()
+
+
+@pytest.mark.timeout(600)
+def test_two_analyses_at_the_same_time_give_the_same_tables(folder: Path, expected: Tables) -> None:
+    """While a process analyses a folder, others do so too, and each finds one more file changed."""
+    other = analysis_of(folder)
+    while other.poll() is None:
+        path = folder / "sac-churn-1.parquet"
+        os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+        assert analyze(folder) == expected
+    assert tables_of(other) == json.loads(json.dumps(expected))
+    assert analyze(folder) == expected
+    with sharing(folder / KEPT) as views:
+        assert views.taken(sources_of(find_traces(folder))).keys() == {
+            str(path) for path in (folder / KEPT).glob("*.parquet")
+        }
+
+
+def test_a_folder_without_locks_loses_no_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / KEPT).mkdir()
+    useless = folder / KEPT / "old.parquet"
+    useless.write_bytes(b"PAR1")
+
+    def no_locks(lock: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_files.fcntl, "flock", no_locks)
+        with sharing(folder / KEPT) as views:
+            assert not views.taken([])
+    assert useless.exists()
+    with sharing(folder / KEPT) as views:
+        assert not views.taken([])
+    assert not useless.exists()
 
 
 def test_a_run_in_several_files_is_one_source(folder: Path, expected: Tables) -> None:

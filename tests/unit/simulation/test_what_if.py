@@ -382,6 +382,18 @@ def counts_as_the_table(document, tables) -> None:
                 assert row["run_seconds_mean"] == pytest.approx(mine["total_per_run"])
 
 
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.filterwarnings("default")
+def test_a_plan_ends_in_its_time_and_tells_what_is_open(spark: SparkSession, capsys):
+    words = ["--members", "2", "--partitions", "4", "--no-static", "--within", "1s"]
+    assert main(["plan", *words]) == 0
+    said = capsys.readouterr()
+    assert "Nothing can be recommended yet: no run ended in time." in said.out
+    assert "The time was over within 1s, after 0 runs of each. Not known yet, as no run ended:" in said.out
+    assert "within 1s it may stay open which one costs least" in said.err
+
+
 @pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)

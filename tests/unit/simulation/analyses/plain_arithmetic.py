@@ -5,6 +5,7 @@ It shares nothing with the SQL of the analyses: both are to find the same. Times
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ Row: TypeAlias = Mapping[str, Any]
 END = 1 << 62
 """The end of a stretch that the trace does not see."""
 PROCESS_ENDS = ("crash", "stopped", "start")
+CLASSIC_ID = re.compile(r"(.+?)-(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[\w-]{22})")
+"""The id of a classic member: its client id, then what Kafka or the simulator adds to it."""
 ACTIVE_LIKE = ("CONNECTED_ACTIVE", "CONNECTED_DEACTIVATING", "DISCONNECTED_ACTIVE")
 
 
@@ -24,6 +27,7 @@ class Tenure:
     """One member with one partition, from the end of `assigned` on."""
 
     actor: str
+    host: str
     partition: Partition
     seq: int
     begin: int
@@ -45,10 +49,6 @@ class Tenure:
         self.stop_reading(now, cause)
         self.holds_until = min(self.holds_until, now)
         self.believes_until = min(self.believes_until, now)
-
-    @property
-    def host(self) -> str:
-        return self.actor.partition("/")[0]
 
 
 @dataclass
@@ -74,6 +74,12 @@ class Told:
     """What the coordinator counted as a member's: partition, begin, end, if single active, if it reads."""
     end: int = 0
     sac: bool = False
+    streams: set[str] = field(default_factory=set)
+    """The actors of single active consumers, `HOST/STREAM`; ids of other members may have a slash as well."""
+
+    def host(self, actor: str) -> str:
+        """The process of a member."""
+        return actor.partition("/")[0] if actor in self.streams else actor
 
 
 def told_by(rows: Iterable[Row]) -> Told:
@@ -111,8 +117,8 @@ class _Reading:
     # -- members --
 
     def _begin(self, row: Row, actor: str, part: Partition) -> None:
-        host = actor.partition("/")[0]
-        tenure = Tenure(actor, part, row["seq"], row["t_us"], host in self.fenced)
+        host = self.told.host(actor)
+        tenure = Tenure(actor, host, part, row["seq"], row["t_us"], host in self.fenced)
         if (before := self.open.get((actor, part))) is not None:
             before.let_go(row["t_us"], "assigned")
         if tenure.fenced:
@@ -133,7 +139,7 @@ class _Reading:
     def _callback_begin(self, row: Row, now: int, actor: str, parts: tuple[Partition, ...]) -> None:
         if row["detail"] == "revoked":
             self._stop(now, actor, parts, "revoked")
-        elif row["detail"] == "lost" and "/" not in actor:
+        elif row["detail"] == "lost" and actor not in self.told.streams:
             self._let_go(now, actor, parts, "lost")
 
     def _callback_end(self, row: Row, now: int, actor: str, parts: tuple[Partition, ...]) -> None:
@@ -147,6 +153,8 @@ class _Reading:
 
     def _member_state(self, row: Row, now: int, actor: str, parts: tuple[Partition, ...]) -> None:
         before, after = row["state_from"], row["state_to"]
+        if after == "CONNECTING":
+            self.told.streams.add(actor)
         self.states[actor] = after
         if after == "STABLE":
             for fencing in self.waiting.pop(actor, ()):
@@ -186,8 +194,8 @@ class _Reading:
         if row["detail"] == "left":
             return
         host = self.members.get(actor, actor)
-        if host == actor and actor not in self.states and len(actor) > 22:  # the id of a classic member
-            host = actor[:-23]
+        if host == actor and actor not in self.states and (named := CLASSIC_ID.fullmatch(actor)):
+            host = named[1]
         fencing = Fencing(row["detail"], host, now)
         if host != actor and self.states.get(host) == "STABLE":
             fencing.stable_at = now

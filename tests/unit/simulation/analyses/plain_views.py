@@ -80,7 +80,7 @@ def moves(rows: Sequence[Row], told: Told) -> Found:
         given = [
             each
             for each in told.tenures
-            if groups[each.seq] == group and not each.fenced and "/" not in each.actor
+            if groups[each.seq] == group and not each.fenced and each.actor not in told.streams
         ]
         owner: dict[Any, str] = {}
         for number, span in enumerate(spans):
@@ -156,7 +156,7 @@ def recoveries(rows: Sequence[Row], told: Told) -> Found:
     ]
 
 
-def stays(rows: Sequence[Row]) -> Found:
+def stays(rows: Sequence[Row], told: Told) -> Found:
     """State, number of stays of members in it, their microseconds, and the longest."""
     end = max(row["t_us"] for row in rows)
     found: dict[str, list[int]] = defaultdict(list)
@@ -172,14 +172,14 @@ def stays(rows: Sequence[Row]) -> Found:
             leave(row["actor"], row["t_us"])
             inside[row["actor"]] = row["state_to"], row["t_us"]
         elif row["kind"] == "host" and row["detail"] in OF_PROCESSES:
-            for actor in [each for each in inside if each.partition("/")[0] == row["actor"]]:
+            for actor in [each for each in inside if told.host(each) == row["actor"]]:
                 leave(actor, row["t_us"])
     for actor in list(inside):
         leave(actor, end)
     return [(state, len(each), sum(each), max(each)) for state, each in found.items()]
 
 
-def transitions(rows: Sequence[Row]) -> Found:
+def transitions(rows: Sequence[Row], told: Told) -> Found:
     """Machine, states and the microseconds in the first of them, of each move."""
     names = {
         "group.state": "group",
@@ -191,7 +191,7 @@ def transitions(rows: Sequence[Row]) -> Found:
     last: dict[tuple[str, str], tuple[str, int]] = {}
     for row in rows:
         kind, actor = row["kind"], row["actor"]
-        member = "sac-member" if "/" in actor else "member"
+        member = "sac-member" if actor in told.streams else "member"
         if kind == "host" and row["detail"] == "start":
             last.pop((member, actor), None)
         elif kind in names or kind == "member.state":

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -15,18 +12,10 @@ from fencepost.simulation.analyses.run_views import RUN_VIEWS, RunViews, columns
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
-from tests.unit.simulation.analyses import plain_views
-from tests.unit.simulation.analyses.plain_arithmetic import told_by
+from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 SEED = 4
-
-
-def rows_of(table: pa.Table, *names: str) -> Counter[tuple[Any, ...]]:
-    return Counter(zip(*(table[name].to_pylist() for name in names), strict=True))
-
-
-def in_us(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds * 1e6)
 
 
 @pytest.mark.parametrize("name", library_names())
@@ -34,24 +23,33 @@ def test_views_are_what_plain_python_finds(tmp_path: Path, name: str) -> None:
     path = tmp_path / "trace.parquet"
     with ParquetTrace(path, run_id="run") as trace:
         run(load_any(name), SEED, trace=trace, raises=False)
-    table = pq.read_table(path)
-    rows = table.to_pylist()
-    told = told_by(rows)
+    compare_views(pq.read_table(path))
+
+
+def test_ids_with_a_slash_are_those_of_members_that_are_not_single_active() -> None:
+    """As librdkafka makes them; the two have the same text before the slash."""
+    moments = [
+        (0, "a/1", "host", "", "", "start"),
+        (0, "a/1", "member.state", "UNSUBSCRIBED", "JOINING", "heartbeat"),
+        (1, "a/2", "host", "", "", "start"),
+        (1, "a/2", "member.state", "", "JOINING", "round"),
+        (5, "a/1", "member.state", "JOINING", "STABLE", "heartbeat"),
+        (7, "a/2", "host", "", "", "crash"),
+        (9, "a/1", "host", "", "", "stopped"),
+        (20, "", "run.end", "", "", ""),
+    ]
+    table = table_of(
+        Row(seq, at, "embedded", "g", actor, kind, before, after, -1, -1, (), "", detail)
+        for seq, (at, actor, kind, before, after, detail) in enumerate(moments)
+    )
+    compare_views(table)
     with rows_of_task() as connection:
         take_rows(connection, table.to_reader())
         views = RunViews(connection)
-        found = {view: views.view(view) for view in RUN_VIEWS}
-    spans = ("group", "begin_us", "end_us", "settled", "cause", "epochs", "heartbeats", "bytes", "begin_seq")
-    assert rows_of(found["rebalance"], *spans) == Counter(plain_views.rebalances(rows))
-    moves = ("group", "begin_us", "moved", "first", "least")
-    assert rows_of(found["move"], *moves) == Counter(plain_views.moves(rows, told))
-    recoveries = ("topic", "partition", "from_us", "lag", "caught_up_us", "again")
-    assert rows_of(found["recovery"], *recoveries) == Counter(plain_views.recoveries(rows, told))
-    assert rows_of(found["stay"], "state", "visits", "us", "max_us") == Counter(plain_views.stays(rows))
-    transitions = ("machine", "state_from", "state_to", "stayed_us")
-    assert rows_of(found["transition"], *transitions) == Counter(plain_views.transitions(rows))
-    (formed,) = found["formation"]["seconds"].to_pylist()
-    assert in_us(formed) == plain_views.formation(rows)
+        stays = {row["state"]: (row["visits"], row["us"]) for row in views.view("stay").to_pylist()}
+        moves = [(row["machine"], row["stayed_us"]) for row in views.view("transition").to_pylist()]
+    assert stays == {"JOINING": (2, 5 + 6), "STABLE": (1, 4)}
+    assert sorted(moves, key=str) == [("member", 5), ("member", None), ("member", None)]
 
 
 def test_a_view_has_the_columns_that_are_declared() -> None:
