@@ -47,7 +47,7 @@ def test_records_that_are_gone_are_told():
     with EmbeddedKafka(topics={"t": 1}) as kafka:
         kafka.produce("t", "a", "b")
         source = TopicReader(kafka.bootstrap_servers, "t", 10)
-        with pytest.raises(EnvironmentLacks, match="t-0: the records from offset 7 on are gone"):
+        with pytest.raises(EnvironmentLacks, match="t-0: the records from offset 7 on were deleted"):
             list(source.read(TopicPart(0, 7, 9)))
 
 
