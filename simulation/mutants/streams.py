@@ -187,7 +187,7 @@ STREAMS_MUTANTS: Final = (
         "replaced-thread-leaks",
         "KAFKA-12738",
         "A replaced thread leaves its member in the group, which then has tasks without a thread.",
-        ("streams-dead-left", "streams-settles"),
+        ("streams-dead-left",),
         FAILURES,
         (instead_of(Worker, "_end", _leaves_the_member_behind),),
     ),

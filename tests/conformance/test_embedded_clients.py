@@ -20,7 +20,6 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from fencepost import AsyncEmbeddedKafka, EmbeddedKafka, KIP848Consumer
 from fencepost.simulation.trace.schema import RowKind
 from tests.conformance.polled import QUIET, Polled, polled, until
-from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
@@ -29,6 +28,14 @@ with warnings.catch_warnings():
     from kafka.errors import CommitFailedError, RebalanceInProgressError
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+
+
+def views_of(kafka: EmbeddedKafka) -> dict[str, int]:
+    """Compare the views of a cluster's trace with plain Python; return the number of rows of each."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow, which not every environment of tests has")
+    from tests.unit.simulation.analyses.compared_views import compare_views, table_of
+
+    return compare_views(table_of(kafka.events()))
 
 
 @pytest.fixture
@@ -102,7 +109,7 @@ def test_an_expired_client_loses_everything_and_joins_anew(kafka, protocol):
         reasons = [row.detail for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
         assert "session" in reasons
     assert kafka.check() == []
-    found = compare_views(table_of(kafka.events()))
+    found = views_of(kafka)
     assert min(found[view] for view in ("rebalance", "fencing", "owning", "transition")) > 0
 
 
@@ -252,7 +259,7 @@ def test_clients_follow_a_coordinator_that_moves(three, protocol):
     }
     assert hosts == {"broker-1", "broker-2", "broker-3"}
     assert three.check() == []
-    found = compare_views(table_of(three.events()))
+    found = views_of(three)
     assert min(found[view] for view in ("rebalance", "owning", "transition")) > 0
 
 

@@ -26,7 +26,6 @@ SHOWN_BY = {
     "regex-topics-unnoticed": 5,
     "rejoin-fenced": 6,
     "released-and-still-listed": 7,
-    "replaced-thread-leaks": 12,
     "sac-return-not-evaluated": 4,
     "shutdown-told-once": 1,
     "staged-offsets-expire": 9,
