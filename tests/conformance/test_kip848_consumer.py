@@ -95,6 +95,20 @@ async def test_commits_at_intervals_leave_out_what_is_being_processed(world):
         assert committed == await consumer.committed((topic, 0)) == 4
 
 
+async def test_auto_commit_goes_on_while_a_poll_waits(world):
+    topic = world.topic(1)
+    await world.produce(topic, range(3))
+    async with world.consumer(topic, auto_commit_interval_ms=100) as consumer:
+        assert await take(consumer, 3) == [0, 1, 2]
+        poll = asyncio.ensure_future(consumer.getone())
+        async with asyncio.timeout(20):
+            while await consumer.committed((topic, 0)) != 3:
+                pass
+        assert not poll.done()
+        await world.produce(topic, [3])
+        assert (await poll).value == b"3"
+
+
 async def test_partitions_of_a_topic_that_comes_later_are_waited_for_without_a_poll(world):
     topic = f"later-{world.group}"
     async with world.consumer(topic) as consumer:
