@@ -13,6 +13,9 @@ from collections.abc import Callable, Mapping
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.sac.states import SacMemberState
 from fencepost.simulation.analyses import situations
 
 if TYPE_CHECKING:
@@ -110,10 +113,9 @@ ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECT
 """The states in which the coordinator counts a single active consumer as having its stream, or as possibly
 having it."""
 
-SINGLE_ACTIVE_STATES: Final = (
-    "('CONNECTING', 'SUBSCRIBING', 'WAITING', 'ACTIVATING', 'ACTIVE', 'STEPPING_DOWN', 'LOST', 'BACKING_OFF')"
-)
-"""The states that only single active consumers have."""
+_SHARED: Final = frozenset({*ConsumerMemberState, *ClassicMemberState})
+SINGLE_ACTIVE_STATES: Final = str(tuple(str(each) for each in SacMemberState if each not in _SHARED))
+"""The states that only single active consumers have, as a list of SQL."""
 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "active_like": lambda: ACTIVE_LIKE,
