@@ -72,7 +72,7 @@ def write(tables: list[pa.Table], rows: int, folder: Path) -> int:
 
 
 class Cost(NamedTuple):
-    """What a command took: seconds, and MB of the JVM at its most."""
+    """The cost of one command, in seconds, and the peak memory of its JVM, in MB."""
 
     wall: float
     cpu: float

@@ -11,7 +11,7 @@ from fencepost.coordinator.protocol.sac_records import SacRecord
 
 
 class _Keyed(Protocol):
-    """A record: its key, and a value that is None if the record ends something."""
+    """A record: its key and its value. A value of None is a tombstone."""
 
     @property
     def key(self) -> Hashable: ...

@@ -49,7 +49,7 @@ class Activity(enum.StrEnum):
     WAITING = "waiting"
     ACTIVE = "active"
     DEACTIVATING = "deactivating"
-    """It was told to step down and has not responded yet."""
+    """The server asked it to step down, and it has not responded yet."""
 
 
 class ConsumerStatus(enum.StrEnum):

@@ -132,7 +132,7 @@ class Consumer:
         return max((now_ms - since_ms for _, since_ms in self._asked.values()), default=0)
 
     def remove(self) -> None:
-        """End the subscription. If it was stepping down, the group is told first, as no other response will
+        """End the subscription. If it was stepping down, notify the group first, as no other response will
         come."""
         self.close_log()
         del self.session.consumers[self.subscription_id]

@@ -129,7 +129,7 @@ class ClassicConsumer(KIP848Consumer):
 
     @property
     def round_s(self) -> float:
-        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
+        """The longest time that the current round of joining may take, in seconds; 0 without a round."""
         under_way = self._session is not None and self._session.driver.is_rebalancing
         return self._classic_config.max_poll_interval_ms / 1000 if under_way else 0
 

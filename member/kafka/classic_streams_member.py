@@ -72,7 +72,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records by partition; none after `poll_ms` without any, or while there is no broker.
+        """Return records by partition; none after `poll_ms` without any, or while no broker is reachable.
 
         :raises MissingSourceTopic: if the leader reports that one is missing.
         :raises TaskAssignmentFailed: if the leader could not assign, or its assignment can't be read.
@@ -93,7 +93,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
 
     @property
     def round_s(self) -> float:
-        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
+        """The longest time that the current round of joining may take, in seconds; 0 without a round."""
         return 0 if self._consumer is None else self._consumer.round_s
 
     def is_connected(self) -> bool:

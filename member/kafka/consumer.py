@@ -432,7 +432,7 @@ class KIP848Consumer(LogQuestions):
     async def getmany(
         self, *partitions: Partition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Return records by partition; empty if there are none when the time is over.
+        """Return records by partition, or an empty mapping if no record arrives in time.
 
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
@@ -544,7 +544,7 @@ class KIP848Consumer(LogQuestions):
         )
 
     async def committed(self, partition: Partition) -> int | None:
-        """Return the group's committed offset, from the coordinator; None if there is none."""
+        """Ask the coordinator for the group's committed offset. Return None if the group has no offset."""
         return await self._running().committed(ids.TopicPartition(*partition))
 
 

@@ -437,7 +437,7 @@ class KafkaMember:
             task.cancel()
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset; None if there is none.
+        """Return the committed offset, or None if the group has no offset.
 
         :raises KafkaError: if the coordinator refuses; KafkaTimeoutError, if it can't be reached.
         """

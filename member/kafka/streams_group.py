@@ -126,7 +126,7 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records by partition; none after `poll_ms` without any, or while no broker is reachable.
 
         :raises MissingSourceTopic: if one has been missing for five minutes.
         :raises StreamsError: if the topics can't be read together.

@@ -83,7 +83,7 @@ class _Watch:
 
 
 class KafkaConsumerGroupMember:
-    """A member that speaks KIP-848. Without a broker it goes on trying; it can't request a shutdown.
+    """A member that speaks KIP-848. Without a broker it keeps trying. It can't request a shutdown.
 
     `poll_ms` says how long a poll waits for records.
     """
@@ -154,7 +154,7 @@ class KafkaConsumerGroupMember:
         await consumer.start()
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Return records by partition; none after `poll_ms` without any, or while there is no broker.
+        """Return records by partition; none after `poll_ms` without any, or while no broker is reachable.
 
         :raises AuthenticationError: if a broker does not accept the credentials, or no longer does.
         :raises KafkaError: if the coordinator refuses for good.

@@ -421,7 +421,10 @@ class SingleActiveConsumer:
             self._wake()
 
     def _begin(self, number: int, first: int, count: int) -> int | None:
-        """Return the first offset of a chunk to hand over; if there is none, pay for it and return None."""
+        """Return the first offset of a chunk to hand over.
+
+        Return None if no record of the chunk is to be handed over; the server then gets its credit back.
+        """
         if self._unreadable is not None:
             return None
         begin = self._machine.delivered(number, first, first + count)

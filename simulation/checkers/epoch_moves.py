@@ -3,7 +3,7 @@ more.
 
 A rebalance moves a few partitions, and every member's epoch. The rules for such a step are stated here in one
 place, so that it needs no list of changes and no checker of its own. A step that is anything else, or that is
-wrong, goes through all checkers, which report the error: this only ever returns that there is none.
+wrong, goes through all checkers, which report the error: this never finds an error itself.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class SimulatedCluster:
         self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
         self._election = 0
         self._elect_us = 0
-        """Time when a coordinator is to be elected if there is none, in microseconds."""
+        """Time of the next election, in microseconds, if no node coordinates the group."""
         self._internal: set[str] = set()
         """Internal topics of Streams applications that are about to be created."""
         self.leader: BrokerHost | None = None

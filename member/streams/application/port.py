@@ -58,13 +58,13 @@ class StreamThreadMember(Protocol):
 
     @property
     def round_s(self) -> float:
-        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
+        """The longest time that the current round of joining may take, in seconds; 0 without a round."""
 
     def is_connected(self) -> bool:
         """Return true if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Return the committed offset of an owned partition; None if there is none."""
+        """Return the committed offset of an owned partition, or None if the group has no offset."""
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets.

@@ -247,5 +247,5 @@ def prepare() -> None:
 
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
-    """Run that member until it is told to stop. Orders come over the channel, and events go back."""
+    """Run that member until an order stops it. Orders arrive on the channel, and events go back."""
     ConfluentMember(terms, EventChannel(channel, terms.began_us), channel).live()

@@ -102,7 +102,7 @@ class RealMember:
         self._telling.say(m.Stopped, error)
 
     async def _connect(self) -> KIP848Consumer | None:
-        """Return a consumer that has met the cluster; None if the program was told to stop before."""
+        """Return a consumer that is connected to the cluster; None if an order stopped the program first."""
         while self._stop is None:
             consumer = self._make()
             try:
@@ -237,7 +237,7 @@ def prepare() -> None:
 
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
-    """Run that member until it is told to stop. Orders come over the channel, and events go back."""
+    """Run that member until an order stops it. Orders arrive on the channel, and events go back."""
 
     async def live() -> None:
         await RealMember(terms, EventChannel(channel, terms.began_us), channel).live()

@@ -240,7 +240,7 @@ class Processed(_Event, frozen=True):
 
 
 class Stopping(_Event, frozen=True):
-    """The application was told to end, and is about to do so."""
+    """The application received the request to end, and is about to end."""
 
 
 class Stopped(_Event, frozen=True):

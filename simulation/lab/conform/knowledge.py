@@ -29,7 +29,7 @@ class Epochs:
         self._nothing = nothing
 
     def hear(self, epoch: int) -> bool:
-        """Take the epoch of a response. Return false if the member is none any more: it starts over."""
+        """Take the epoch of a response. Return false if it is no longer a member: it starts over."""
         if epoch <= 0:
             self._told = []
             return False

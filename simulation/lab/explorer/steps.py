@@ -49,7 +49,7 @@ class KnownProcess(NamedTuple):
     request: int
     """Number of the request that the coordinator may take next; -1 for no request."""
     takes: Label
-    """The event that the coordinator takes it."""
+    """The event by which the coordinator receives it."""
     claims: int
     """The partitions that it considers its own, a bit for each."""
     settled: int
