@@ -63,7 +63,9 @@ class ApplicationOutcomes:
         self.violations: list[Violation] = []
         self.progress = PartitionProgress(self.report)
         self.asked_us: int | None = None
-        """Time at which a handler first asked to shut the application down, in microseconds."""
+        """Time at which a handler of this incarnation first asked to shut the application down, in
+        microseconds."""
+        self._asked_before = False
         self.shutdowns_us: list[int] = []
         """Time from a handler's response to ERROR, for each client that was reached."""
         self._clients = clients
@@ -161,11 +163,21 @@ class ApplicationOutcomes:
                 self.asked_us = self._schedule.now_us
             self._expect_error(client, asked=True)
 
+    def start_over(self) -> None:
+        """Note that clients that start from now on belong to another incarnation of the group.
+
+        A member that asked for a shutdown repeats that in its leave. The coordinator takes it even from a
+        client that is no longer a member (KAFKA-19190), so the leave may reach a group that is already empty.
+        Then the next incarnation is told to shut down.
+        """
+        self._asked_before = self._asked_before or self.asked_us is not None
+        self.asked_us = None
+
     def told(self, client: ApplicationClient) -> None:
         """Note that the group told a member to shut the application down."""
         now = self._schedule.now_us
         self._told_us = now if self._told_us is None else self._told_us[0], now
-        if self.asked_us is None:
+        if self.asked_us is None and not self._asked_before:
             self.report(
                 "streams-shutdown-cause", f"{client.name} was told to shut down, and no client has asked"
             )

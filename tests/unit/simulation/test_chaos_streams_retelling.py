@@ -91,6 +91,17 @@ def test_a_shutdown_that_nobody_asked_for_is_seen() -> None:
     assert "streams-shutdown-cause" in found(run.tell(THREAD))
 
 
+def test_a_late_leave_may_shut_down_the_next_incarnation() -> None:
+    """The leave that asks for the shutdown arrives once the group is empty (KAFKA-19190)."""
+    run = Run()
+    run.add(m.HandlerAsked(7, THREAD, "SHUTDOWN_APPLICATION", "poll"))
+    run.add(m.ShutdownTold(8))
+    run.add(m.Stopped(9, "ERROR"))
+    run.add(m.Up(60 * SECOND + 1, ""))
+    run.add(m.ShutdownTold(60 * SECOND + 2))
+    assert found(run.tell()) == []
+
+
 def test_a_shutdown_must_reach_its_client_in_time() -> None:
     asked = m.HandlerAsked(7, THREAD, "SHUTDOWN_APPLICATION", "poll")
     run = Run()

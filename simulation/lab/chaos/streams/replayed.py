@@ -197,9 +197,7 @@ class ReplayedApplication:
         """Judge the end of the quiet phase: at least one look must have found everything in order."""
         if not self.settled:
             self.application.report("streams-settles", self._unsettled_by)
-        self.application.asked_us = (
-            None  # a client that starts now belongs to another incarnation of the group
-        )
+        self.application.start_over()
 
     def _unsettled(self, members: Collection[str]) -> str | None:
         expected: list[str] = []
