@@ -324,11 +324,22 @@ def first_line(error: BaseException) -> str:
 
 def error_text(error: BaseException) -> str:
     """Return the message of a worker's or Spark's exception; for a Python traceback, its last line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if any(line.startswith("Traceback") for line in lines):
+    lines = [line.strip() for line in _innermost(error).splitlines() if line.strip()]
+    if any("Traceback (most recent call last)" in line for line in lines):
         raised = [line for line in lines if _RAISED.match(line)]
         return raised[-1] if raised else lines[-1]
     return first_line(error)
+
+
+def _innermost(error: BaseException) -> str:
+    """Return the message of the innermost Java cause: the outer ones may only say that a wait has failed."""
+    java = getattr(error, "java_exception", None)
+    try:
+        while java is not None and (cause := java.getCause()) is not None:
+            java = cause
+        return str(error) if java is None else str(java.getMessage())
+    except Exception:  # the JVM has ended, and its message is lost
+        return str(error)
 
 
 def wall_clock() -> float:

@@ -17,7 +17,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.campaign import campaign
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs
-from fencepost.simulation.pipeline.session import spark_session
+from fencepost.simulation.pipeline.session import error_text, spark_session
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 
@@ -190,6 +190,20 @@ def test_a_job_that_is_submitted_after_another_failed_does_not_run(spark: SparkS
     assert len(refused) == 1
     assert "cancelled" in refused[0]
     assert_no_job_is_left(spark)
+
+
+def test_the_cause_behind_a_failed_wait_is_told(spark: SparkSession) -> None:
+    """Spark wraps an error in a scalar subquery in one that only says that a wait has failed."""
+
+    def fail(batches: Any) -> Any:
+        yield from batches
+        raise MemoryError("no room")
+
+    failing = spark.range(1).mapInArrow(fail, "id long")
+    query = "SELECT (SELECT max(id) FROM {failing}) AS most, id FROM range(1)"
+    with pytest.raises(Exception, match="awaitResult") as raised:
+        spark.sql(query, failing=failing).collect()
+    assert error_text(raised.value) == "MemoryError: no room"
 
 
 def test_a_master_that_is_none_is_refused() -> None:
