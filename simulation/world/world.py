@@ -490,13 +490,19 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             elif (group_id := getattr(key, "group_id", None)) is not None:
                 groups[group_id] = None
         if groups and self.oracles.claims("owner-only"):
+            # At once: a generation may last for milliseconds only, and its members own their partitions.
             self._moved |= groups
+            self._note_owners()
 
     def look(self) -> None:
         """Check what must always hold, ten times a second."""
         for name, holds in self._always:
             if not holds():
                 self.report(name, f"it did not hold at {self.loop.time():.3f} s")
+        self._note_owners()
+
+    def _note_owners(self) -> None:
+        """Note the owners in each group that has moved and is Stable; the others remain to be noted."""
         moved, self._moved = self._moved, {}
         for group_id in moved:
             group = self.group(group_id)
