@@ -195,6 +195,9 @@ def mutated_code(mutant: AutomaticMutant) -> CodeType:
     chosen.make()
     function = function_of(mutant.module, mutant.function)
     assert function is not None
+    if free := function.__code__.co_freevars:
+        # Without `super().__init__()` a free variable would be missing: this names them all, and never runs.
+        node.body += ast.parse("if False: " + "; ".join(free)).body
     code = _compiled(mutant.module, tree, mutant.function, function.__code__.co_firstlineno)
     if code is None or code.co_freevars != function.__code__.co_freevars:
         raise FencepostError(f"{mutant.name}: its code cannot take the place of the function's own")
