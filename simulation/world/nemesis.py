@@ -212,7 +212,7 @@ class DisturbedPrograms:
             broker.revive()
         for program in self.members.values():
             program.thaw_process()
-            program.host.callback_us = 0
+            program.host.slow(0)
             if program.wanted:
                 program.start()
         self._on_calm()

@@ -203,6 +203,7 @@ class VirtualNetwork:
                 when_us = now_us + self._latency_of(client, server) + verdict
                 self.loop.schedule(when_us, self._knock, attempt)
                 return
+            self._hinder(sock.host, target)
             if verdict is Fate.CUT:
                 self.loop.schedule(now_us, self._refused, sock)
                 return
@@ -294,6 +295,7 @@ class VirtualNetwork:
             self.cut(pipe.source)
             return True
         if not isinstance(verdict, int):
+            self._hinder(pipe.source.host, pipe.target.host)
             return False
         arrives_us = now_us + self._latency_of(source, target) + verdict
         pipe.arrives_us = arrives_us = max(arrives_us, pipe.arrives_us)
@@ -316,6 +318,11 @@ class VirtualNetwork:
                 return
             waiting.popleft()
         pipe.retry_us = 0
+        self._hinder(pipe.source.host, pipe.target.host)
+
+    def _hinder(self, *hosts: WorldHost) -> None:
+        for host in hosts:
+            host.hindered_us = self.loop.now_us
 
     def _arrive(self, delivery: tuple[TcpPipe, bytes | None]) -> None:
         pipe, segment = delivery

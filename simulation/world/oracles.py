@@ -31,7 +31,8 @@ DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "o
 BATCH_US: Final = 10_000_000
 """Time for which a program may go on with records that it read before it released their partition.
 
-A program that was frozen meanwhile has that time from when it resumes: it could not know earlier.
+A program that was frozen, slow, or cut off meanwhile has that time from the end of that: it could not know
+earlier.
 """
 
 Report: TypeAlias = Callable[[str, str], None]
@@ -50,10 +51,10 @@ class Done(NamedTuple):
 class Oracles:
     """The record-level account of one run. `report` takes an invariant's name and a message.
 
-    `owns` returns true if a coordinator assigns the partition to the program. `awake_since` returns the
-    virtual time in microseconds at which the program last resumed after it had been frozen. `readable`
-    returns the offsets of the records in a range of a partition: markers of transactions, and records of
-    aborted ones, have offsets too. `groups_of` returns the groups of which a program is a member.
+    `owns` returns true if a coordinator assigns the partition to the program. `hindered_until` returns
+    the virtual time in microseconds until which the program was frozen, slow, or cut off. `readable` returns
+    the offsets of the records in a range of a partition: markers of transactions, and records of aborted
+    ones, have offsets too. `groups_of` returns the groups of which a program is a member.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Oracles:
         claims: Iterable[str],
         report: Report,
         owns: Callable[[str, TopicPartition], bool],
-        awake_since: Callable[[str], int] = lambda program: 0,
+        hindered_until: Callable[[str], int] = lambda program: 0,
         *,
         readable: Callable[[TopicPartition, int, int], Iterable[int]] = lambda _, first, end: range(
             first, end
@@ -69,7 +70,7 @@ class Oracles:
         groups_of: Callable[[str], Iterable[str]] = lambda program: (),
     ) -> None:
         self._owns = owns
-        self._awake_since = awake_since
+        self._hindered_until = hindered_until
         self._readable = readable
         self._groups_of = groups_of
         self._claims = frozenset(claims)
@@ -136,7 +137,7 @@ class Oracles:
             return
         if self._owns(done.program, done.partition):
             del self._given_up[done.program, done.partition]
-        elif done.at_us > max(given_up[0], self._awake_since(done.program)) + BATCH_US:
+        elif done.at_us > max(given_up[0], self._hindered_until(done.program)) + BATCH_US:
             until_us, owner = given_up
             self._report(
                 OWNER_ONLY,

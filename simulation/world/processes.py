@@ -32,6 +32,8 @@ class WorldHost(Host):
         self.address = address
         self.callback_us = 0
         """The computing time of each callback of the process; above 0 while the host is slow."""
+        self.hindered_us = 0
+        """The virtual time in microseconds until which it was last frozen, slow, or cut off."""
         self.sockets: dict[VirtualSocket, None] = {}
         self.process: WorldProcess | None = None
         """The process that runs here now."""
@@ -44,6 +46,12 @@ class WorldHost(Host):
         """Return a port that no other socket of this host was given."""
         self._port += 1
         return self._port
+
+    def slow(self, callback_us: int) -> None:
+        """Let each callback of the process compute for that long."""
+        if self.callback_us:
+            self.hindered_us = self.loop.now_us
+        self.callback_us = callback_us
 
     def freeze(self) -> None:
         """Hold the host once more."""

@@ -65,8 +65,6 @@ class Program:
         self.restarts = restarts
         """True if it is started again after an exception has ended it, as deployed programs are."""
         self.wanted = True
-        self.thawed_us = 0
-        """The virtual time at which it last resumed after a freeze, in microseconds."""
         self.status = MemberStatus.STOPPED
         self.error: BaseException | None = None
         """The exception that ended its last process, if one did."""
@@ -144,7 +142,7 @@ class Program:
     def slow(self, callback_seconds: float = SLOW_CALLBACK_US / 1e6) -> None:
         """Let each callback of its event loop compute for that long; 0 ends it."""
         self._tell("slow", f"{callback_seconds:g} s a callback")
-        self.host.callback_us = round(callback_seconds * 1e6)
+        self.host.slow(round(callback_seconds * 1e6))
 
     # -- what a nemesis does ------------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class Program:
         self.status = status
         self._world.bury(process)
         self.host.end()
-        self.host.callback_us = 0
+        self.host.slow(0)
         ends, self._ends = self._ends, []
         for each in ends:
             if not each.done():
@@ -249,7 +247,7 @@ class Program:
         """Resume it, unless its process has ended."""
         if self.status is MemberStatus.FROZEN:
             self.status = MemberStatus.RUNNING
-            self.thawed_us = self._loop.now_us
+            self.host.hindered_us = self._loop.now_us
             self.host.thaw()
 
     def _thaw_of(self, due: tuple[int]) -> None:
@@ -260,7 +258,7 @@ class Program:
         """Let its next rebalance callback take that long, and meanwhile each callback of its loop compute."""
         if self.process is not None:
             self.process.callback_takes_us = lasts_us
-        self.host.callback_us = SLOW_CALLBACK_US
+        self.host.slow(SLOW_CALLBACK_US)
         self._loop.schedule(self._loop.now_us + lasts_us, self._fast_again, self.generation)
 
     def fail_callback(self) -> None:
@@ -275,7 +273,7 @@ class Program:
 
     def _fast_again(self, generation: int) -> None:
         if generation == self.generation:
-            self.host.callback_us = 0
+            self.host.slow(0)
 
     def _tell(self, what: str, detail: str = "") -> None:
         self._world.tell_program(self, what, detail)

@@ -107,7 +107,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             claims,
             self.report,
             self._owns,
-            self._awake_since,
+            self._hindered_until,
             readable=self._readable,
             groups_of=self._groups_of,
         )
@@ -528,9 +528,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             if any(self._program_of(member) == program for member in self.group(group_id).members())
         ]
 
-    def _awake_since(self, program: str) -> int:
-        found = self.programs.get(program)
-        return 0 if found is None else found.thawed_us
+    def _hindered_until(self, program: str) -> int:
+        if (found := self.programs.get(program)) is None:
+            return 0
+        return self.loop.now_us if found.host.callback_us else found.host.hindered_us
 
     def judge_end(self) -> None:
         """Judge what must hold once all has settled."""

@@ -277,7 +277,7 @@ def test_message_takes_the_latency_of_its_link() -> None:
 
 
 def test_lost_segment_is_sent_again_and_keeps_its_place() -> None:
-    async def main() -> tuple[bytes, float]:
+    async def main() -> tuple[bytes, float, list[float]]:
         loop = asyncio.get_running_loop()
         network = loop.network  # type: ignore[attr-defined]
         host = network.add_host("server")
@@ -293,11 +293,12 @@ def test_lost_segment_is_sent_again_and_keeps_its_place() -> None:
         writer.close()
         server.close()
         await asyncio.sleep(1)  # until the other side has closed too
-        return heard, took
+        return heard, took, [each.hindered_us / 1e6 - begin for each in (network.here(), host)]
 
-    heard, took = virtually(main)
+    heard, took, hindered = virtually(main)
     assert heard == b"one two"
     assert took == pytest.approx(0.202, abs=0.001)
+    assert hindered == pytest.approx([0.2, 0.2], abs=0.001)
 
 
 def test_cut_connection_is_reset_on_both_sides() -> None:

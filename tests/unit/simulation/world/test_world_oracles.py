@@ -24,10 +24,12 @@ class History:
     def __init__(self, *claims: str) -> None:
         self.reported: list[tuple[str, str]] = []
         self.owner = ""
+        self.hindered_us = 0
         self.oracles = Oracles(
             claims or CLAIMS,
             lambda invariant, message: self.reported.append((invariant, message)),
             lambda program, partition: program == self.owner,
+            lambda program: self.hindered_us,
         )
 
     def done(
@@ -108,6 +110,16 @@ def test_program_that_let_go_may_finish_its_batch_and_no_more() -> None:
     history.done(1, "a", at_us=SECOND + BATCH_US + 1)
     assert history.invariants == ["processed-by-owner"]
     assert history.reported[0][1].endswith("it had let go of it by 1.000 s; b owns it")
+
+
+def test_program_that_was_hindered_has_that_time_from_its_end() -> None:
+    history = History("owner-only")
+    history.owns("b", "a", at_us=SECOND)
+    history.hindered_us = 20 * SECOND
+    history.done(0, "a", at_us=20 * SECOND + BATCH_US)
+    assert history.invariants == []
+    history.done(1, "a", at_us=20 * SECOND + BATCH_US + 1)
+    assert history.invariants == ["processed-by-owner"]
 
 
 def test_owner_may_do_records_at_any_time() -> None:

@@ -27,14 +27,16 @@ FIRST_SEEDS = {
 ONCE_FAILED = {
     "commit-before-processing": [272],
     "no-commit-on-revoke": [445],
-    "ignored-commit-error": [248, 635],
+    "ignored-commit-error": [248, 635, 751],
+    "static-id-used-twice": [867],
     "wrong-seek-after-assignment": [138],
 }
 """Seeds on which a correct twin failed.
 
 138: an error of Metadata takes all partitions for minutes. 248 and 635: aiokafka repeats a commit after a
 rebalance. 272: a generation lasts for three milliseconds, and its owner was not noted. 445: a commit meets a
-rebalance.
+rebalance. 751: aiokafka takes a refused OffsetFetch for no offsets. 867: a program was cut off and slow, and
+did its next record 17 seconds after the rebalance.
 """
 MOST_SEEDS = 200
 MOST_FAULTS = 3
