@@ -339,7 +339,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _collected_by_hand() -> Iterator[None]:
-    was_enabled = gc.isenabled()
+    was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -347,6 +347,7 @@ def _collected_by_hand() -> Iterator[None]:
         yield
     finally:
         gc.collect()
-        gc.unfreeze()
+        if not was_frozen:  # else the caller wants no one to look through what it has frozen
+            gc.unfreeze()
         if was_enabled:
             gc.enable()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 import time
@@ -400,6 +401,14 @@ def test_seed_has_one_digest() -> None:
     assert first.violations == []
     assert first.digest == again.digest != other.digest
     assert first.plan.entries
+
+
+def test_what_the_caller_has_frozen_stays_frozen() -> None:
+    """Or else each garbage collection after a run looks through it."""
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    run_simulated(_workload, 3, topics=TOPICS, duration=30)
+    assert gc.get_freeze_count() >= frozen
 
 
 @fencepost.simulated(seeds=6, topics=TOPICS, processes=2)
