@@ -63,7 +63,7 @@ def test_bug_is_found_and_named(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["state-not-dropped-on-loss"])
+@pytest.mark.parametrize("name", ["ignored-commit-error"])
 def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
     result = first_failure(name)
     test = PLANTED[name].wrong.simulated
