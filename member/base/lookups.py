@@ -34,6 +34,11 @@ class CoordinatorLookup:
         self.in_flight: int | None = None
         self.retry_at_ms = 0
 
+    @property
+    def responds(self) -> bool:
+        """True if the coordinator is known, and has responded since it was found."""
+        return self.known and self._answered
+
     def lost(self, now_ms: int) -> None:
         """Note that the coordinator moved, or the connection to it broke."""
         if self.known:

@@ -567,7 +567,7 @@ class ConsumerMember(MemberMachine):
         heartbeats, state, assignment = self.heartbeats, self.state, self.reconciler.assignment
         if (
             state is not states.STABLE
-            or not self.coordinator.known
+            or not self.coordinator.responds
             or heartbeats.urgent
             or heartbeats.has_news(self._announced, assignment.acknowledged_epoch, assignment.owned)
         ):

@@ -9,6 +9,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.base.actions import (
     ResolveTopicNames,
     RunCallback,
@@ -357,6 +358,20 @@ def test_a_disconnect_makes_the_coordinator_unknown(rig: MakeRig) -> None:
     r.auto_coordinator = True
     r.take(())
     assert is_full(r.heartbeat())
+
+
+def test_a_coordinator_that_answers_a_steady_heartbeat_has_responded(rig: MakeRig) -> None:
+    """When it moves, the first lookup is sent at once, whatever request has shown that it moved."""
+    r = rig()
+    r.stable({FOO: (0,)})
+    _, actions = r.member.commit({FOO_0: OffsetAndMetadata(offset=1)}, r.now)
+    r.take(actions)
+    r.committed(ErrorCode.NOT_COORDINATOR)
+    r.advance(5_000)
+    assert is_keepalive(r.answer())
+    r.auto_coordinator = False
+    r.committed(ErrorCode.NOT_COORDINATOR)
+    assert r.pending(SendFindCoordinator)
 
 
 def test_a_lookup_that_fails_is_tried_again_after_the_back_off(rig: MakeRig) -> None:
