@@ -314,7 +314,10 @@ _ALL: Final = (
         "KAFKA-20332",
     ),
     Invariant(
-        "commit-while-owned", "A member commits only partitions that it has not released.", "KAFKA-18641"
+        "commit-while-owned",
+        "A member commits only partitions that it has not released. Each commit has offsets. None follows a"
+        " fatal error.",
+        "KAFKA-18641",
     ),
     Invariant(
         "commit-before-release",

@@ -69,7 +69,7 @@ class Expressions:
             self._waits = False
             yield from _resolved(event, outcome, group, image, now_ms)
             return
-        used = {text for member in group.members.values() if (text := member.subscribed_topic_regex)}
+        used = _used(group)
         self.used = bool(used)
         asked = [each for each in outcome.effects if isinstance(each, ResolveRegularExpressions)]
         for effect in asked:
@@ -97,6 +97,11 @@ class Expressions:
             )
 
 
+def _used(group: ConsumerGroup) -> set[str]:
+    """Return the expressions to which members subscribe."""
+    return {text for member in group.members.values() if (text := member.subscribed_topic_regex)}
+
+
 def _last_look(group: ConsumerGroup) -> tuple[int, int]:
     """Return the time and image version of the group's last lookup of topics, from the records."""
     looks = ((value.timestamp_ms, value.image_version) for value in group.resolved.values())
@@ -118,6 +123,13 @@ def _resolved(
                     "expressions-resolved",
                     f"{text} of {group.group_id} was taken for {topics}, it matches {right}",
                 )
+    recorded = {
+        each.key.regular_expression
+        for each in outcome.records
+        if isinstance(each.key, r.ConsumerGroupRegularExpressionKey)
+    }
+    for text in sorted(event.topics.keys() & _used(group) - recorded):
+        yield "expressions-resolved", f"the topics of {text} of {group.group_id} are not on record"
     for record in outcome.records:
         key, value = record.key, record.value
         if not isinstance(key, r.ConsumerGroupRegularExpressionKey):

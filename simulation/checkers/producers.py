@@ -168,6 +168,11 @@ class KnownProducers:
     ) -> Iterator[Finding]:
         commits = _DECIDED[after.status]
         asked = isinstance(event, EndTxnRequest) and event.committed is commits
+        if asked and before is not None and before.producer_epoch < _LAST_EPOCHS:
+            own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
+            if after.producer_epoch != before.producer_epoch + own_epochs:
+                kind = "each transaction" if own_epochs else "no transaction"
+                yield "transaction-epochs", f"{who}, and {kind} of its client has an epoch of its own"
         if asked and (before is None or (commits and before.status != _ONGOING)):
             yield "transaction-decided", f"{who}, though no transaction was open"
         if not asked:

@@ -489,8 +489,10 @@ class Requests(Checker):
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             by_itself = self.world.scenario.application.commit == "auto"
-            if by_itself and sender.state not in _COMMITTING:
+            if sender.state == FATAL or (by_itself and sender.state not in _COMMITTING):
                 self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
+            if not request.offsets:
+                self.report("commit-while-owned", f"{host} sends a commit without offsets")
         for follower in self._followers:
             follower.takes_request(host, request, now_us)
 

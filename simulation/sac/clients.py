@@ -199,6 +199,8 @@ class SacSubscriber(SacListener):
             observer=self,
         )
         self.connection: ClientConnection | None = None
+        self.heard: SacCallback | None = None
+        """The callback that the application got last; None while the consumer has begun another one."""
         self._connections = 0
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[Any]:
@@ -211,12 +213,18 @@ class SacSubscriber(SacListener):
 
     async def on_activated(self, consumer: SingleActiveConsumer) -> None:
         """Wait as long as choosing an offset takes; continue after the stored offset."""
+        self.heard = SacCallback.ACTIVATED
         await self.client.pause_us(self.client.world.callback_times.draw())
 
     async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
         """Wait as long as letting go takes."""
+        self.heard = SacCallback.STEPPING_DOWN
         slow, self.client.slow_us = self.client.slow_us, 0
         await self.client.pause_us(slow or self.client.world.callback_times.draw())
+
+    async def on_lost(self, consumer: SingleActiveConsumer) -> None:
+        """Note that the application was notified."""
+        self.heard = SacCallback.LOST
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
         """Tell observers that the consumer changed its state."""
@@ -224,6 +232,8 @@ class SacSubscriber(SacListener):
 
     def on_callback(self, kind: SacCallback, phase: str) -> None:
         """Tell observers of a callback of the consumer."""
+        if phase == "begin":
+            self.heard = None
         self.client.world.tell("on_client_callback", self, kind, phase)
 
     def on_answer(self, offset: OffsetSpecification) -> None:

@@ -211,6 +211,8 @@ class SacConsumers(SacChecker):
             self.report("sac-callbacks", f"{subscriber.name}: {kind} ends, and did not begin")
         else:
             seen.paused_us += now_us - max(seen.callback[1], seen.since_us)
+        if subscriber.heard is not kind:
+            self.report("sac-callbacks", f"{subscriber.name}: {kind} ends, and its application heard nothing")
         seen.callback, seen.told, seen.raised = None, kind, phase == "raised"
 
     # -- updates --------------------------------------------------------------------------------------------

@@ -37,6 +37,16 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "member_id",
     ): "A classic OffsetFetch with an empty member id in place of none gets the same response.",
     (
+        "member.base.positions:Positions.fetched",
+        "position.committed = found.offset",
+        "pass",
+    ): "Commits fetched offsets once more, as Java's consumer does at each interval.",
+    (
+        "member.classic.machine:ClassicMember._wants_coordinator",
+        "self.leave.pending is not None",
+        "self.leave.pending is None",
+    ): "Does not look for a lost coordinator to leave, as Java's consumer does not. Its session ends.",
+    (
         "member.classic.ownership:ClassicOwnership.callback_ended",
         "True",
         "False",
@@ -46,6 +56,11 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "E.CLOSE if closes else E.UNSUBSCRIBE",
         "E.UNSUBSCRIBE if closes else E.CLOSE",
     ): "Swaps the names of two events with the same arrows.",
+    (
+        "member.consumer.machine:ConsumerMember.heartbeat_answered",
+        "not response.error_code",
+        "response.error_code",
+    ): "Does not take the short cut for a response without news; the result is the same.",
     (
         "member.consumer.machine:ConsumerMember._left",
         "not self.heartbeats.may_be_member",

@@ -119,6 +119,7 @@ def test_the_answer_follows_from_epoch_and_names(request_, expected):
         (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0, server_assignor="mine"), False),
         (ErrorCode.UNSUPPORTED_VERSION, heartbeat("U", 0), True),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, heartbeat("D", 5), False),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, heartbeat("D", 5), True),
     ],
 )
 def test_a_heartbeat_is_refused_for_a_reason(code, request_, broken):

@@ -142,3 +142,11 @@ def test_an_answer_that_is_not_written_as_it_is_is_flagged():
     other = msgspec.structs.replace(first, value=msgspec.structs.replace(first.value, timestamp_ms=7))
     it.take(event, Outcome(records=(other, *rest)))
     assert it.found == {"expressions-resolved"}
+
+
+def test_topics_that_are_not_written_at_all_are_flagged():
+    it = Group()
+    (effect,) = it.at(1_000).subscribe()
+    event = regular_expressions.resolve(effect, it.live.image)
+    it.take(event, Outcome())
+    assert it.found == {"expressions-resolved"}

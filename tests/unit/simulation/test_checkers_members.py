@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -12,7 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.checkers.members import CallbackBalance, MachineMoves
 from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
@@ -360,11 +361,27 @@ def test_a_commit_of_its_own_out_of_the_group_is_flagged():
     found: list[str] = []
     checker = Requests()
     checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
-    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets={})
+    offsets = {P0: OffsetAndMetadata(offset=1)}
+    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=offsets)
     checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
     checker.on_member_request("m", commit, 0)
     assert found == []
     checker.on_member_state("m", "fenced", "JOINING", "FENCED", 1)
+    checker.on_member_request("m", commit, 1)
+    assert found == ["commit-while-owned"]
+
+
+@pytest.mark.parametrize(("state", "offset"), [("FATAL", 1), ("JOINING", None)])
+def test_a_manual_commit_after_a_fatal_error_or_without_offsets_is_flagged(state, offset):
+    found: list[str] = []
+    checker = Requests()
+    world = world_of_members()
+    world.scenario = SimpleNamespace(application=SimpleNamespace(commit="manual"))
+    checker.attach(cast(WorldView, world), lambda invariant, message: found.append(invariant))
+    offsets = {} if offset is None else {P0: OffsetAndMetadata(offset=offset)}
+    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.on_member_state("m", "", "JOINING", state, 1)
+    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=offsets)
     checker.on_member_request("m", commit, 1)
     assert found == ["commit-while-owned"]
 

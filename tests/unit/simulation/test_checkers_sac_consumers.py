@@ -57,8 +57,9 @@ class Scene:
         self.checker.on_client_state(self.subscriber, event, self.state, target, self.now_us)
         self.state = target
 
-    def call(self, kind: SacCallback, phase: str = "end", lasts_s: float = 1) -> None:
+    def call(self, kind: SacCallback, phase: str = "end", lasts_s: float = 1, *, heard: bool = True) -> None:
         self.checker.on_client_callback(self.subscriber, kind, "begin", self.now_us)
+        self.subscriber.heard = kind if heard else None
         self.now_s += lasts_s
         self.checker.on_client_callback(self.subscriber, kind, phase, self.now_us)
 
@@ -151,6 +152,12 @@ def test_letting_go_without_a_word_to_the_application_is_found(active: Scene) ->
 def test_a_callback_in_the_wrong_state_is_found(waiting: Scene) -> None:
     waiting.call(ACTIVATED)
     assert waiting.found == ["sac-callbacks"]
+
+
+def test_a_callback_of_which_the_application_hears_nothing_is_found(active: Scene) -> None:
+    active.move(E.TOLD_WAITING, S.STEPPING_DOWN)
+    active.call(STEPPING_DOWN, heard=False)
+    assert active.found == ["sac-callbacks"]
 
 
 def test_callbacks_that_overlap_are_found(active: Scene) -> None:

@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.protocol.transactions import (
+    EPOCH_PER_TRANSACTION,
     AddOffsetsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
@@ -213,6 +214,31 @@ def test_an_epoch_that_two_producers_get_is_reported(scene):
         lambda found: TransactionOutcome(reply=msgspec.structs.replace(found.reply, producer_epoch=0))
     )
     assert "transaction-epochs" in scene.found
+
+
+@pytest.mark.parametrize("own_epoch", [True, False])
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_an_epoch_that_a_transaction_should_not_have_is_reported(scene, own_epoch, epoch):
+    """Each transaction of newer clients has an epoch of its own (KIP-890)."""
+    scene.staged(5)
+
+    def at_epoch(found):
+        (record,) = found.records
+        value = msgspec.structs.replace(record.value, producer_epoch=epoch)
+        who = {"producer_id": 7, "producer_epoch": epoch} if own_epoch else {}
+        return msgspec.structs.replace(
+            found,
+            reply=msgspec.structs.replace(found.reply, **who),
+            effects=(),
+            records=(msgspec.structs.replace(record, value=value),),
+        )
+
+    version = EPOCH_PER_TRANSACTION if own_epoch else EPOCH_PER_TRANSACTION - 1
+    request = EndTxnRequest(
+        transactional_id="t", producer_id=7, producer_epoch=0, committed=True, client_version=version
+    )
+    scene.ask(request, at_epoch)
+    assert scene.found == ([] if epoch == own_epoch else ["transaction-epochs"])
 
 
 def test_another_end_than_the_one_decided_is_reported(scene):
