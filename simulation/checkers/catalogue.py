@@ -336,7 +336,7 @@ _ALL: Final = (
     ),
     Invariant(
         "searches-anew",
-        "A member that gets NOT_COORDINATOR looks for the coordinator before it sends anything else.",
+        "A member whose coordinator moved, or is silent, looks for it before it sends anything else.",
         "Kafka's group protocol, FindCoordinator",
     ),
     Invariant(

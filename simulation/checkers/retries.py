@@ -2,7 +2,7 @@
 
 A member that is refused, or gets no response, does not retry at once, again and again (`retries-back-off`). A
 member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
-else (`searches-anew`).
+else, and so does a member whose heartbeat got no response (`searches-anew`).
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from functools import partial
 from typing import Final
 
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -22,6 +23,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.member.base.transport import TransportError
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.kernel.observers import StepEvent
@@ -67,16 +69,16 @@ class Retries(Checker):
         self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
         self._asked: defaultdict[str, list[Request]] = defaultdict(list)
         """By host, requests without a response that were sent since it last looked for the coordinator."""
-        self._misled: set[str] = set()
-        """Hosts that have sent a request to a broker which is not the coordinator, and not looked for it
-        since."""
+        self._misled: dict[str, str] = {}
+        """Hosts that have sent a request to a broker which is not the coordinator, or is silent, and have not
+        looked for the coordinator since; with what that broker did."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """Start afresh: a new process has no failures."""
         if what in ("start", "crash"):
             self._attempts.pop(host, None)
             self._asked.pop(host, None)
-            self._misled.discard(host)
+            self._misled.pop(host, None)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Note a request to a broker that may be the coordinator."""
@@ -85,13 +87,8 @@ class Retries(Checker):
         if type(request) is LeaveGroupRequest:
             return  # the last request of a member that does not wait for a coordinator
         self._asked[host].append(request)
-        if host in self._misled:
-            self._misled.remove(host)
-            self.report(
-                "searches-anew",
-                f"{host} sends {type(request).__name__} to a broker that responded that it is not the"
-                " coordinator",
-            )
+        if (why := self._misled.pop(host, None)) is not None:
+            self.report("searches-anew", f"{host} sends {type(request).__name__} to a broker that {why}")
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Note that a member that moves on does not wait for the response to its round any more.
@@ -104,20 +101,28 @@ class Retries(Checker):
         elif asked:
             asked[:] = [each for each in asked if not isinstance(each, JoinGroupRequest | SyncGroupRequest)]
 
-    def _answered(self, host: str, request: Request, codes: Iterable[ErrorCode]) -> None:
+    def _answered(
+        self, host: str, request: Request, codes: Iterable[ErrorCode], *, is_silent: bool = False
+    ) -> None:
         """Note a broker's response; to a request that is older than the last search it means nothing."""
         asked = self._asked[host]
         if request in asked:
             asked.remove(request)
             if not _NOT_HERE.isdisjoint(codes):
-                self._misled.add(host)
+                self._misled[host] = "responded that it is not the coordinator"
+            elif is_silent:
+                self._misled[host] = "did not respond to its heartbeat"
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Note that a heartbeat, or a request of a round, was answered or failed."""
+        """Note that a heartbeat, or a request of a round, was answered or failed.
+
+        A leave is the last request of a member that may not wait for a coordinator.
+        """
         code = getattr(response, "error_code", ErrorCode.NONE)
-        self._answered(host, request, (code,))
+        beats = type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch >= JOIN_EPOCH
+        self._answered(host, request, (code,), is_silent=beats and isinstance(response, TransportError))
         self._ended(
             host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
         )
@@ -139,7 +144,7 @@ class Retries(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """Note a search. One that finds a coordinator that responds is no failure, and is forgotten then."""
         self._asked.pop(host, None)
-        self._misled.discard(host)
+        self._misled.pop(host, None)
         self._ended(host, _SEARCH, now_us, fails=True)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:

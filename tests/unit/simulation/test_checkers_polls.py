@@ -347,18 +347,21 @@ def test_a_member_stops_only_for_what_nothing_mends(member, code, broken):
 # -- retries -------------------------------------------------------------------------------------------------
 
 
+LOADING = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+
 @pytest.mark.parametrize(("every_ms", "broken"), [(10, ["retries-back-off"]), (200, [])])
 def test_retries_take_their_time(every_ms, broken):
     retries = attached(Retries())
     for attempt in range(6):
-        answered(retries, heartbeat(0), RequestTimedOut("late"), attempt * every_ms / 1000)
+        answered(retries, heartbeat(0), LOADING, attempt * every_ms / 1000)
     assert retries.found == broken
 
 
 def test_an_answer_ends_a_row_of_failures():
     retries = attached(Retries())
     for attempt in range(12):
-        response = ConsumerGroupHeartbeatResponse(member_epoch=1) if attempt == 5 else RequestTimedOut("late")
+        response = ConsumerGroupHeartbeatResponse(member_epoch=1) if attempt == 5 else LOADING
         answered(retries, heartbeat(0), response, attempt / 1000)
         if attempt < 11:
             assert retries.found == []
@@ -373,6 +376,24 @@ def test_who_asked_the_wrong_broker_looks_for_the_right_one(searches):
         retries.on_member_search("m", SECOND)
     retries.takes_request("m", heartbeat(3), SECOND)
     assert retries.found == ([] if searches else ["searches-anew"])
+
+
+@pytest.mark.parametrize("epoch", [3, 0])
+@pytest.mark.parametrize("searches", [False, True])
+def test_a_member_whose_heartbeat_got_no_response_looks_for_the_coordinator(searches, epoch):
+    retries = attached(Retries())
+    answered(retries, heartbeat(epoch), RequestTimedOut("late"), 1)
+    if searches:
+        retries.on_member_search("m", SECOND)
+    retries.takes_request("m", heartbeat(epoch), 2 * SECOND)
+    assert retries.found == ([] if searches else ["searches-anew"])
+
+
+def test_a_leave_without_a_response_needs_no_search():
+    retries = attached(Retries())
+    answered(retries, heartbeat(-1), RequestTimedOut("late"), 1)
+    retries.takes_request("m", heartbeat(0), 2 * SECOND)
+    assert retries.found == []
 
 
 NOT_HERE = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
