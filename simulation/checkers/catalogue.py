@@ -621,7 +621,7 @@ _ALL: Final = (
     ),
     Invariant(
         "streams-reconciles",
-        "A member first releases tasks, then gets the free tasks of its target.",
+        "A member releases tasks, then gets free tasks of its target. It rejoins if it missed them.",
         "KIP-1071, Reconciliation",
     ),
     Invariant(

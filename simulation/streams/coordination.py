@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, MemberFenced, Outcome
@@ -86,6 +87,8 @@ class StreamsCoordination(Checker):
         """Time at which the last target was computed, in ms."""
         self._endpoint_epoch = 0
         """Changes of the tasks of members with an endpoint that this coordinator has seen."""
+        self._untold: set[MemberId] = set()
+        """Members that were sent tasks, and have not received them."""
         self._commits = StreamsCommits()
         self._topics: tuple[Topology, TopicsImage, ExpectedTopics] | None = None
         """The topics that were last expected, with the topology and the image that they follow from."""
@@ -122,6 +125,20 @@ class StreamsCoordination(Checker):
             if self._steps % _REPLAY_EVERY == 0:
                 self._replay(coordinator)
         self._late(group, now_ms)
+
+    def on_member_response(self, host: str, request: Any, response: Any, now_us: int) -> None:
+        """Judge what a member makes of a response: tasks are sent once, and again to a member that joins.
+
+        A member that missed a response with tasks takes the next one without tasks as a reason to join.
+        """
+        if not isinstance(request, ConsumerGroupHeartbeatRequest) or isinstance(response, Exception):
+            return
+        member_id = request.member_id
+        if request.member_epoch < JOIN_EPOCH or response.assignment is not None:
+            self._untold.discard(member_id)
+        elif member_id in self._untold and not response.error_code:
+            self._untold.remove(member_id)
+            self.report("streams-reconciles", f"{member_id} goes on, and missed the response with its tasks")
 
     def on_end(self, now_us: int) -> None:
         """Compare the journal with the group once more, and report what is late."""
@@ -190,6 +207,8 @@ class StreamsCoordination(Checker):
         if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
             self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
         self._heard_ms[request.member_id] = now_ms
+        if reply.tasks is not None:
+            self._untold.add(request.member_id)
         if group is not None:
             old = None if known is None else known.members.get(request.member_id)
             self.report_all(self._replies(coordinator, group, old, request, outcome, asked=asked))

@@ -113,7 +113,7 @@ def _moved(
     if pending:
         yield from _gives_up(who, assigned, pending, target=target, had=had, owned=owned)
     else:
-        yield from _has_reached(group, member, target - assigned, had | waited)
+        yield from _has_reached(group, member, target - assigned, assigned - had, had | waited)
 
 
 def _gives_up(
@@ -140,9 +140,13 @@ def _has_reached(
     group: StreamsGroup,
     member: StreamsGroupMember,
     missing: frozenset[RoleTask],
+    got: frozenset[RoleTask],
     had: frozenset[RoleTask],
 ) -> Iterator[Finding]:
-    """Yield what a member waits for without need; `had` is what it had, or was to give up, until now."""
+    """Yield what a member waits for without need, and what it gets too soon.
+
+    `got` is what it has now and had not before; `had` is what it had, or was to give up, until now.
+    """
     who = member.member_id
     if member.member_epoch != group.assignment_epoch:
         yield "streams-reconciles", f"{who} stays at {member.member_epoch} of {group.assignment_epoch}"
@@ -151,6 +155,9 @@ def _has_reached(
     free = sorted(task for task in missing if not _is_blocked(group, member, had, task))
     if free:
         yield "streams-reconciles", f"{who} waits for {free[:4]}, which no member has"
+    early = sorted(task for task in got if _is_blocked(group, member, had, task))
+    if early:
+        yield "streams-reconciles", f"{who} gets {early[:4]}, which are not released yet"
 
 
 def _holds(member: StreamsGroupMember, role: str, one: str, number: int) -> bool:

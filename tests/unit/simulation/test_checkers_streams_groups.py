@@ -13,6 +13,10 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.epoch_groups import MemberContact
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -43,6 +47,7 @@ from fencepost.coordinator.protocol.streams_records import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, targets
 
@@ -414,6 +419,55 @@ def test_what_is_kept_of_gone_members_is_found(scene: Scene) -> None:
     scene.live.streams.soft.groups["g"].contacts["gone"] = MemberContact(1)
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == ["streams-bookkeeping"]
+
+
+def test_a_standby_task_becomes_active_only_after_its_release() -> None:
+    """The member has confirmed that release in the same heartbeat: the task follows in the next one."""
+
+    def released() -> tuple[Scene, Tasks]:
+        scene = Scene(standbys=1).formed()
+        scene.beat(B, epoch=-1)
+        has = scene.tasks(A)
+        assert scene.beat(A, has) == []
+        return scene, msgspec.structs.replace(has, standby={})
+
+    def at_once(value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupCurrentMemberAssignmentValue:
+        everything = Tasks({"0": tuple(range(TASKS))})
+        epochs = {"0": dict.fromkeys(range(TASKS), value.member_epoch)}
+        return msgspec.structs.replace(
+            value, assigned=everything, assignment_epochs=epochs, state=StreamsGroupMemberState.STABLE.code
+        )
+
+    scene, kept = released()
+    assert scene.beat(A, kept) == []
+    assert scene.tasks(A) == kept
+    assert scene.beat(A, kept) == []
+    assert scene.tasks(A) == Tasks({"0": tuple(range(TASKS))})
+    scene, kept = released()
+    tamper = recorded(StreamsGroupCurrentMemberAssignmentValue, at_once)
+    assert "streams-reconciles" in scene.beat(A, kept, tamper)
+
+
+@pytest.mark.parametrize("received", [True, False])
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_member_that_missed_its_tasks_joins_again(received: bool, joins: bool) -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.wait(3)
+    receives(scene, epoch=0, tasks={})
+    scene.beat(A, NO_TASKS)
+    if received:
+        receives(scene, epoch=1, tasks={"0": (0, 1, 2, 3)})
+    receives(scene, epoch=2, tasks=None, error=ErrorCode.FENCED_MEMBER_EPOCH if joins else ErrorCode.NONE)
+    assert scene.found == ([] if received or joins else ["streams-reconciles"])
+
+
+def receives(
+    scene: Scene, *, epoch: int, tasks: dict[str, tuple[int, ...]] | None, error: ErrorCode = ErrorCode.NONE
+) -> None:
+    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=epoch)
+    response = ConsumerGroupHeartbeatResponse(error_code=error, assignment=tasks)
+    scene.checker.on_member_response("a", request, response, scene.now_ms * 1_000)
 
 
 def commit(member: str, epoch: int, partition: int = 0) -> OffsetCommitRequest:
