@@ -196,7 +196,11 @@ _ALL: Final = (
         "The record of a commit has the offset as sent and the time of the commit.",
         "KIP-848, Offset Commit",
     ),
-    Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
+    Invariant(
+        "offsets-kept",
+        "Offsets of a subscribed topic stay. Those of a deleted topic go, staged ones too.",
+        "KIP-848, Offsets",
+    ),
     Invariant(
         "fetch-equals-commit",
         "OffsetFetch returns the offset that was committed last.",

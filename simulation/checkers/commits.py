@@ -19,12 +19,13 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import NOTHING, OF_LOG, Finding
+from fencepost.simulation.checkers.base import NOTHING, OF_LOG, Finding, shown_names
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.simulation.checkers.step import KnownGroup
 
 _BY_MEMBER: Final = frozenset(
@@ -41,6 +42,33 @@ _OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 """Errors of a commit whose records could not be written."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
+
+def check_deleted_topics(before: TopicsImage, live: GroupCoordinator) -> Iterator[Finding]:
+    """Yield offsets that stay although their topic, which is in the older image, was deleted.
+
+    Those of open transactions have to go, too: the end of a transaction would count them for a topic that
+    does not exist, or for a later one of that name.
+    """
+    now = live.image.by_id
+    deleted = {topic_id for topic_id in before.by_id if topic_id not in now}
+    if not deleted:
+        return
+    offsets = live.offsets
+    for group_id in offsets.group_ids:
+        stays = {partition for partition, value in offsets.committed(group_id) if value.topic_id in deleted}
+        staged = {
+            partition
+            for of_producer in offsets.pending(group_id).values()
+            for partition, value in of_producer.items()
+            if value.topic_id in deleted
+        }
+        for left, kind in ((stays, "committed"), (staged, "staged")):
+            if left:
+                yield (
+                    "offsets-kept",
+                    f"{group_id}: {shown_names(left)} stays {kind}, though the topic was deleted",
+                )
 
 
 def expected_commit_error(

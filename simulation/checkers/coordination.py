@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
+from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response, TopicsChanged
 from fencepost.coordinator.protocol.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -31,7 +31,11 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.causes import EpochCauses
-from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
+from fencepost.simulation.checkers.commits import (
+    CommittedOffsets,
+    check_deleted_topics,
+    check_recorded,
+)
 from fencepost.simulation.checkers.epoch_moves import SubscribedTopics, is_sound, moved_member
 from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
@@ -155,6 +159,8 @@ class Coordination(Checker):
         """True if appends fail: timers that run out change nothing then."""
         self._image: TopicsImage | None = None
         """The topics that the coordinator knows, as checkers of expressions have seen them."""
+        self._topics: dict[str, TopicsImage] = {}
+        """By host, the topics of its coordinator since it loaded."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
@@ -168,6 +174,10 @@ class Coordination(Checker):
             self._paused.remove(host)
             self._excuse(now_us)
         now_ms = now_us // 1000
+        if type(event) is TopicsChanged:
+            before, self._topics[host] = self._topics.get(host), live.image
+            if before is not None and not self._failing:
+                self.report_all(check_deleted_topics(before, live))
         checks = self._checks.get(getattr(event, "group_id", ""))
         if checks is not None:
             checks.sessions.takes(event, outcome, now_ms)
@@ -385,6 +395,7 @@ class Coordination(Checker):
         """Check that a coordinator that has loaded equals the last one."""
         if what != "active":
             return
+        self._topics.pop(host, None)
         live = self.world.coordinators[host].coordinator
         assert live is not None
         if self._loads == 0:

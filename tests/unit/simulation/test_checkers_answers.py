@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -20,9 +22,13 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.commits import CommittedOffsets, expected_commit_error
+from fencepost.simulation.checkers.commits import (
+    CommittedOffsets,
+    check_deleted_topics,
+    expected_commit_error,
+)
 from fencepost.simulation.checkers.heartbeats import check_answer, check_reply, expected_error
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.step import KnownGroup
@@ -347,3 +353,18 @@ def test_offsets_of_subscribed_topics_do_not_disappear():
         assert not list(commits.take_all((offset_record(7),), group, image))
         found = [name for name, _ in commits.take_all((offset_record(None),), group, image)]
         assert found == (["offsets-kept"] if broken else [])
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_offsets_of_a_deleted_topic_go(staged):
+    live = GroupCoordinator(GroupCoordinatorConfig())
+    live.handle(TopicsChanged(image=IMAGE), 0)
+    key = r.PendingOffsetCommitKey("g", "x", 0, 7) if staged else r.OffsetCommitKey("g", "x", 0)
+    value = r.PendingOffsetCommitValue if staged else r.OffsetCommitValue
+    live.apply(r.Record(key, value(5, -1, "", 0, topic_id=X)))
+    again = TopicsImage.of([Topic(topic_id=X[::-1].lower(), name="x", partitions=4)])
+    assert not list(check_deleted_topics(IMAGE, live))
+    outcome = live.handle(TopicsChanged(image=again), 0)
+    assert [name for name, _ in check_deleted_topics(IMAGE, live)] == ["offsets-kept"]
+    live.apply_batch(outcome.records)
+    assert not list(check_deleted_topics(IMAGE, live))
