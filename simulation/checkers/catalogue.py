@@ -423,7 +423,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-assignment",
-        "A leader assigns no partition twice, and none that another member says it owns.",
+        "A leader assigns no partition twice, none that another member owns. A sticky one moves few.",
         "KIP-429",
     ),
     Invariant(
@@ -438,7 +438,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-joins",
-        "A member joins with exactly what it owns. With an eager assignor that is nothing.",
+        "A member joins with its id, and with exactly what it owns. With an eager assignor that is nothing.",
         "KIP-429",
     ),
     Invariant(

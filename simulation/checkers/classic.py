@@ -15,6 +15,7 @@ import msgspec
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import (
+    NO_GENERATION,
     HeartbeatRequest,
     HeartbeatResponse,
     SyncGroupRequest,
@@ -29,6 +30,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.member.classic.assignors.sticky import StickyAssignor, read_previous
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import missing
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
@@ -151,11 +153,53 @@ def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
                     )
 
 
-def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
-    """Check the assignments that leaders have sent, as they were written."""
+def check_stickiness(group_id: str, value: r.GroupMetadataValue) -> Iterator[Finding]:
+    """Yield members that lost more with the sticky assignor than the balance asks for (KIP-341).
+
+    A member of the newest generation keeps what no other such member claims, up to its share. Claims of
+    members that missed that generation do not count. Only members that all subscribe alike are judged.
+    """
+    if value.protocol != StickyAssignor.name:
+        return
+    try:
+        subscriptions = {member.member_id: read_subscription(member.subscription) for member in value.members}
+        assignments = {member.member_id: read_assignment(member.assignment) for member in value.members}
+    except MalformedConsumerProtocol:
+        return
+    newest = max((each.generation for each in subscriptions.values()), default=NO_GENERATION)
+    if newest == NO_GENERATION or len({frozenset(each.topics) for each in subscriptions.values()}) != 1:
+        return  # the first generation, or clients that do not send theirs
+    claims = {
+        member_id: frozenset(read_previous(each.user_data))
+        for member_id, each in subscriptions.items()
+        if each.generation == newest
+    }
+    given = {
+        member_id: {(topic, number) for topic, numbers in each.partitions.items() for number in numbers}
+        for member_id, each in assignments.items()
+    }
+    every = set[tuple[str, int]]().union(*given.values())
+    for member_id, claimed in claims.items():
+        others = frozenset[tuple[str, int]]().union(*(claims[one] for one in claims if one != member_id))
+        own = claimed.difference(others).intersection(every)
+        if len(own & given[member_id]) < min(len(own), len(every) // len(given)):
+            yield (
+                "classic-assignment",
+                f"{member_id} of {group_id} claims {len(own)} partitions in generation {value.generation},"
+                f" and keeps {len(own & given[member_id])}",
+            )
+
+
+def _assignments(records: Iterable[r.Record], *, fresh: bool = False) -> Iterator[Finding]:
+    """Check the assignments that leaders have sent, as they were written.
+
+    A `fresh` one follows from the subscriptions in the same record.
+    """
     for record in records:
         if isinstance(record.value, r.GroupMetadataValue):
             yield from check_assignment(record.key.group_id, record.value)
+            if fresh:
+                yield from check_stickiness(record.key.group_id, record.value)
 
 
 class WrittenGenerations:
@@ -244,7 +288,7 @@ class ClassicGroupsChecker(Checker):
         if counted := [record for record in outcome.records if type(record.key) in _OF_GENERATIONS]:
             self.report_all(self._written.check(counted, self._known))
         if isinstance(event, SyncGroupRequest):
-            self.report_all(_assignments(outcome.records))
+            self.report_all(_assignments(outcome.records, fresh=True))
         for group_id in self._changed(live) if named is None else (named,):
             self._look(live, group_id)
         if len(live.classic.timers) > self._timers:

@@ -1,7 +1,7 @@
-"""The requests of members of classic groups: one of a round at a time, honest about their partitions.
+"""The requests of members of classic groups: one of a round at a time, honest about partitions and ids.
 
 A member with an eager assignor joins without partitions; with a cooperative one it lists those that it keeps
-(KIP-429).
+(KIP-429). It joins under the id that it has, until the coordinator no longer knows that id (KAFKA-13419).
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import read_subscription
-from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.assignors import ASSIGNORS
@@ -25,6 +26,7 @@ from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set
 from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, NEVER, patience_us
 from fencepost.simulation.kernel.observers import MembersWorldView
 
+_NONE: Final = ErrorCode.NONE
 _COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
 _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
 """The states in which a member that is in a generation keeps its session up."""
@@ -33,13 +35,25 @@ _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
 class ClassicSender:
     """One member process, and the rules for its next request."""
 
-    __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "searches", "state")
+    __slots__ = (
+        "generation",
+        "host",
+        "in_flight",
+        "late_us",
+        "member_id",
+        "owned",
+        "patience_us",
+        "searches",
+        "state",
+    )
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self.host = host
         self.state: S | None = None
         """None until the process has moved, and for members of another protocol."""
         self.generation = 0
+        self.member_id: MemberId | None = ""
+        """The id that it has to join with, empty for a new one; None if it may have left under its id."""
         self.owned: frozenset[TopicPartition] = NOTHING
         self.in_flight: dict[type, Request] = {}
         self.late_us = NEVER
@@ -54,6 +68,8 @@ class ClassicSender:
             self.generation = 0
         if state not in (*_BEATING, S.PREPARING_REBALANCE):
             self.in_flight.clear()  # the responses belong to a membership that is over
+        if state in (S.PREPARE_LEAVING, S.STALE, S.UNSUBSCRIBED):
+            self.member_id = None
         if state not in _BEATING or not self.generation:
             self.late_us = NEVER
         elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
@@ -121,6 +137,8 @@ class ClassicSender:
             )
 
     def _joins(self, request: JoinGroupRequest) -> Iterator[Finding]:
+        if self.member_id is not None and request.member_id != self.member_id:
+            yield "classic-joins", f"{self.host} joins as {request.member_id!r}, and is {self.member_id!r}"
         for protocol in request.protocols:
             told = read_subscription(protocol.metadata).owned
             listed = {p for topic, numbers in told.items() for p in topic_partitions(topic, numbers)}
@@ -141,8 +159,12 @@ class ClassicSender:
         if self.in_flight.get(type(request)) is not request:
             return
         del self.in_flight[type(request)]
-        good = not isinstance(response, Exception) and not getattr(response, "error_code", 0)
-        if good and isinstance(response, JoinGroupResponse):
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if code is ErrorCode.UNKNOWN_MEMBER_ID:
+            self.member_id = ""
+        elif isinstance(response, JoinGroupResponse) and code in (_NONE, ErrorCode.MEMBER_ID_REQUIRED):
+            self.member_id = response.member_id
+        if isinstance(response, JoinGroupResponse) and code is _NONE:
             self.generation = response.generation
         elif isinstance(request, HeartbeatRequest) and self.state in _BEATING and not self.searches:
             self.late_us = now_us + self.patience_us

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.classic.group import ClassicGroup
@@ -30,8 +31,14 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.member.classic.assignors.sticky import write_previous
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.simulation.checkers.classic import KnownClassic, check_answer, check_assignment
+from fencepost.simulation.checkers.classic import (
+    KnownClassic,
+    check_answer,
+    check_assignment,
+    check_stickiness,
+)
 from fencepost.simulation.checkers.classic_members import ClassicSender
 from fencepost.simulation.checkers.liveness import Liveness, unsettled_classic
 from fencepost.simulation.kernel.observers import WorldView
@@ -163,6 +170,31 @@ def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, mes
     assert message is None or message in found[0]
 
 
+def claims(generation: int, *numbers: int) -> bytes:
+    return write_subscription(
+        ConsumerProtocolSubscription(
+            topics=("t",), user_data=write_previous({"t": numbers}), generation=generation
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "first_keeps", "broken"),
+    [
+        (claims(4, 2, 3), (0, 1), []),
+        (claims(4, 2, 3), (0, 2), ["classic-assignment", "classic-assignment"]),
+        (claims(3, 0, 1), (0, 1), []),
+        (claims(3, 0, 1), (2, 3), ["classic-assignment"]),
+        (claims(4, 0, 1), (2, 3), []),
+    ],
+)
+def test_a_sticky_leader_leaves_partitions_with_members_of_the_newest_generation(second, first_keeps, broken):
+    rest = tuple(number for number in range(4) if number not in first_keeps)
+    value = record(("a", claims(4, 0, 1), given(t=first_keeps)), ("b", second, given(t=rest)))
+    assert names(check_stickiness("g", msgspec.structs.replace(value, protocol="sticky"))) == broken
+    assert names(check_stickiness("g", value)) == []
+
+
 def test_what_a_client_leaves_out_of_its_subscription_is_not_judged():
     cut = bytes.fromhex("0001 00000001 0001 74 00000000")  # version 1, which ends behind its user data
     assert list(check_assignment("g", record(("a", cut, given(t=(0,)))))) == []
@@ -226,6 +258,37 @@ def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
     assert names(member.sends(first, 3_000_000)) == []
     member.receives(first, HeartbeatResponse(), 3_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["heartbeats-go-on"]
+
+
+def test_a_member_joins_under_its_id_until_the_coordinator_does_not_know_it():
+    def rejoins(code: ErrorCode, member_id: str) -> list[str]:
+        member = in_generation(3)
+        asked = beat()
+        assert names(member.sends(asked, 0)) == []
+        member.receives(asked, HeartbeatResponse(error_code=code), 0)
+        member.moved(S.FENCED, 0)
+        member.moved(S.UNJOINED, 0)
+        return names(member.sends(msgspec.structs.replace(join(), member_id=member_id), 0))
+
+    assert rejoins(E.ILLEGAL_GENERATION, "a") == []
+    assert rejoins(E.ILLEGAL_GENERATION, "") == ["classic-joins"]
+    assert rejoins(E.UNKNOWN_MEMBER_ID, "") == []
+    assert rejoins(E.UNKNOWN_MEMBER_ID, "a") == ["classic-joins"]
+
+
+def test_a_new_member_joins_under_the_id_that_it_was_given():
+    member = sender()
+    asked = join()
+    assert names(member.sends(asked, 0)) == []
+    required = JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
+    member.receives(asked, required, 0)
+    member.moved(S.UNJOINED, 0)
+    again = join()
+    assert names(member.sends(again, 0)) == ["classic-joins"]
+    member.receives(again, required, 0)
+    member.moved(S.STALE, 0)
+    member.moved(S.UNJOINED, 0)
+    assert names(member.sends(join(), 0)) == []
 
 
 def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock():
