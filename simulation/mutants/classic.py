@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMet
 from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
+from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.ownership import ClassicOwnership
 from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
@@ -112,6 +113,10 @@ def _all_may_stay(_: Original, step: ClassicStep) -> None:
 
 def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
     return False
+
+
+def _forgets_its_id(fenced: Original, self: ClassicMember, *, forget_id: bool) -> None:
+    fenced(self, forget_id=True)
 
 
 CLASSIC_MUTANTS: Final = (
@@ -219,5 +224,13 @@ CLASSIC_MUTANTS: Final = (
         ("classic-migrates",),
         ("rolling-migration",),
         (instead_of(downgrade, "may_downgrade", _stays_as_it_is),),
+    ),
+    Mutant(
+        "id-forgotten-with-generation",
+        "KAFKA-13419",
+        "A member that gets ILLEGAL_GENERATION joins as a new one, and its old self stays in the group.",
+        ("classic-joins",),
+        ("classic-static-members", "classic-slow-members"),
+        (instead_of(ClassicMember, "_fenced", _forgets_its_id),),
     ),
 )

@@ -187,6 +187,19 @@ _NEVER_MS: Final = 2**62
 
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
 
+
+def _silence_is_no_loss(
+    original: Original, self: ConsumerMember, token: int, failure: Any, now_ms: int
+) -> Any:
+    """The coordinator counts as lost only if a commit or a leave fails."""
+    if token != self.heartbeats.in_flight:
+        return original(self, token, failure, now_ms)
+    self.instance.may_be_held()
+    if self.heartbeats.answered(token):
+        self.heartbeats.failed(now_ms)
+    return self._step(now_ms)
+
+
 MEMBER_MUTANTS: Final = (
     Mutant(
         "keepalive-after-lost-reply",
@@ -358,5 +371,13 @@ MEMBER_MUTANTS: Final = (
         ("errors-raised",),
         ("slow-callbacks-and-poll-timeouts",),
         (instead_of(Outbox, "raise_to_application", _swallows),),
+    ),
+    Mutant(
+        "silent-coordinator-kept",
+        "KAFKA-17293",
+        "A member whose heartbeats get no response sends them to the same broker again and again.",
+        ("searches-anew",),
+        ("lossy-network", "manual-commits"),
+        (instead_of(ConsumerMember, "request_failed", _silence_is_no_loss),),
     ),
 )

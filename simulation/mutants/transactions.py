@@ -88,6 +88,10 @@ def _dropped_pattern_changes_nothing(original: Original, group: Any, old: Any, n
     return regular_expressions.UNRESOLVED if new.regex is None and old.regex is not None else found
 
 
+def _keeps_offsets(_: Original, store: OffsetStore, before: Any, after: Any) -> tuple[()]:
+    return ()
+
+
 TRANSACTION_MUTANTS: Final = (
     Mutant(
         "aborted-offsets-count",
@@ -193,5 +197,13 @@ TRANSACTION_MUTANTS: Final = (
         ("subscription-raises-epoch",),
         ("dropped-patterns",),
         (instead_of(regular_expressions, "change_of", _dropped_pattern_changes_nothing),),
+    ),
+    Mutant(
+        "offsets-outlive-their-topic",
+        "KAFKA-16168",
+        "Committed and staged offsets of a deleted topic stay.",
+        ("offsets-kept",),
+        ("growing-topics", "transactions"),
+        (instead_of(expiry, "of_deleted_topics", _keeps_offsets),),
     ),
 )
