@@ -2,7 +2,8 @@
 
 A member that is refused, or gets no response, does not retry at once, again and again (`retries-back-off`). A
 member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
-else, and so does a member whose heartbeat got no response (`searches-anew`).
+else. So does a member whose heartbeat got no response, or whose connection broke while a commit was in flight
+(`searches-anew`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
-from fencepost.member.base.transport import TransportError
+from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.kernel.observers import StepEvent
@@ -72,6 +73,8 @@ class Retries(Checker):
         self._misled: dict[str, str] = {}
         """Hosts that have sent a request to a broker which is not the coordinator, or is silent, and have not
         looked for the coordinator since; with what that broker did."""
+        self._awaited: dict[str, OffsetCommitRequest] = {}
+        """By host, its newest commit, until it moves to another state: then it may wait for it no more."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """Start afresh: a new process has no failures."""
@@ -79,6 +82,7 @@ class Retries(Checker):
             self._attempts.pop(host, None)
             self._asked.pop(host, None)
             self._misled.pop(host, None)
+            self._awaited.pop(host, None)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Note a request to a broker that may be the coordinator."""
@@ -87,6 +91,8 @@ class Retries(Checker):
         if type(request) is LeaveGroupRequest:
             return  # the last request of a member that does not wait for a coordinator
         self._asked[host].append(request)
+        if type(request) is OffsetCommitRequest:
+            self._awaited[host] = request
         if (why := self._misled.pop(host, None)) is not None:
             self.report("searches-anew", f"{host} sends {type(request).__name__} to a broker that {why}")
 
@@ -95,6 +101,7 @@ class Retries(Checker):
 
         A classic member that leaves ignores its heartbeat, too.
         """
+        self._awaited.pop(host, None)
         asked = self._asked.get(host)
         if asked and target is ClassicMemberState.PREPARE_LEAVING:
             asked.clear()
@@ -111,7 +118,7 @@ class Retries(Checker):
             if not _NOT_HERE.isdisjoint(codes):
                 self._misled[host] = "responded that it is not the coordinator"
             elif is_silent:
-                self._misled[host] = "did not respond to its heartbeat"
+                self._misled[host] = f"did not respond to its last {type(request).__name__}"
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -138,7 +145,8 @@ class Retries(Checker):
         if isinstance(response, OffsetCommitResponse):
             codes = response.errors.values()
             fails = any(codes) and all(code.retriable for code in codes)
-        self._answered(host, request, codes if fails else ())
+        cut_off = isinstance(response, Disconnected) and self._awaited.get(host) is request
+        self._answered(host, request, codes if fails else (), is_silent=cut_off)
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:

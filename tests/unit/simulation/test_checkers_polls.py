@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
-from fencepost.member.base.transport import RequestTimedOut
+from fencepost.member.base.transport import Disconnected, RequestTimedOut
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
@@ -387,6 +387,25 @@ def test_a_member_whose_heartbeat_got_no_response_looks_for_the_coordinator(sear
         retries.on_member_search("m", SECOND)
     retries.takes_request("m", heartbeat(epoch), 2 * SECOND)
     assert retries.found == ([] if searches else ["searches-anew"])
+
+
+@pytest.mark.parametrize(
+    ("moved", "error", "broken"),
+    [
+        (False, Disconnected("cut"), ["searches-anew"]),
+        (True, Disconnected("cut"), []),
+        (False, RequestTimedOut("late"), []),
+    ],
+)
+def test_a_commit_whose_connection_broke_is_a_reason_to_search_while_it_is_awaited(moved, error, broken):
+    retries = attached(Retries())
+    request = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=3, offsets={})
+    retries.takes_request("m", request, SECOND)
+    if moved:
+        moves(retries, "fenced", "STABLE", "FENCED", 2)
+    retries.on_commit("m", request, error, 3 * SECOND)
+    retries.takes_request("m", heartbeat(3), 4 * SECOND)
+    assert retries.found == broken
 
 
 def test_a_leave_without_a_response_needs_no_search():
