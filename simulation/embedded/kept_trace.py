@@ -35,20 +35,26 @@ class MemberNames:
         self._names: dict[MemberId, str] = {}
         self._plain: dict[MemberId, str] = {}
         """The names without a part of the member id."""
+        self.name_of_host: Callable[[str], str] = lambda client_host: ""
+        """Returns the name of what runs at a client's address, or an empty text: then a member has its own
+        name."""
         self.names: Mapping[MemberId, str] = MappingProxyType(self._names)
 
     def note(self, event: Event, outcome: Outcome) -> None:
         """Take names from a coordinator's step, whose request may have the member's instance and client
         ids."""
         if isinstance(event, JoinGroupRequest):
-            self._call(event.member_id, event.instance_id, event.client_id)
+            self._call(event.member_id, event.instance_id, event.client_id, event.client_host)
         for record in outcome.records:
             key, value = record.key, record.value
             if isinstance(value, r.GroupMetadataValue):
                 for member in value.members:
-                    self._call(member.member_id, member.instance_id, member.client_id)
+                    self._call(
+                        member.member_id, member.instance_id, member.client_id, member.client_host
+                    )
             elif isinstance(key, r.MEMBER_KEYS) and isinstance(value, r.MEMBER_VALUES):
-                self._call(key.member_id, value.instance_id, value.client_id)
+                host = getattr(value, "client_host", "")
+                self._call(key.member_id, value.instance_id, value.client_id, host)
 
     def told(self, text: str) -> str:
         """Return a text with names in place of member ids."""
@@ -62,16 +68,19 @@ class MemberNames:
         plain = self._plain[member_id]
         return plain if sum(each == plain for each in self._plain.values()) < 2 else name
 
-    def _call(self, member_id: MemberId, instance_id: str | None, client_id: str) -> None:
-        name = instance_id or client_id
+    def _call(
+        self, member_id: MemberId, instance_id: str | None, client_id: str, client_host: str
+    ) -> None:
+        client = instance_id or client_id
+        name = self.name_of_host(client_host) or client
         if not member_id or not name or member_id in self._names:
             return
         if len(self._names) >= MOST_KNOWN:
             oldest = next(iter(self._names))
             del self._names[oldest], self._plain[oldest]
-        own = member_id.removeprefix(f"{name}-")
+        own = member_id.removeprefix(f"{client}-")
         self._plain[member_id] = name
-        self._names[member_id] = name if own == name else f"{name} {own[:_OF_ID]}"
+        self._names[member_id] = name if own == client else f"{name} {own[:_OF_ID]}"
 
 
 class KeptTrace:

@@ -11,7 +11,7 @@ from fencepost.simulation.report.render import render_timelines
 from fencepost.simulation.trace.schema import Row, RowKind
 
 LONGEST_NAME = 150
-_SUBTITLE = "An embedded Kafka in a failed test"
+SUBTITLE = "An embedded Kafka in a failed test"
 
 
 def write_timelines(
@@ -23,6 +23,7 @@ def write_timelines(
     *,
     taken: MutableMapping[str, str],
     whole: str = "",
+    subtitle: str = SUBTITLE,
 ) -> list[Path]:
     """Write a page for each group in the trace, or one page if it has no groups, and return their paths.
 
@@ -41,7 +42,7 @@ def write_timelines(
         path = folder / _file_name(name if len(groups) < 2 else f"{name}-{group}", title, taken)
         run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen, names=names)
         render_timelines(
-            [run], path, title=title, verdict=verdict, fine=False, subtitle=_SUBTITLE, whole=whole
+            [run], path, title=title, verdict=verdict, fine=False, subtitle=subtitle, whole=whole
         )
         written.append(path)
     return written

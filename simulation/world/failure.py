@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +18,7 @@ from fencepost.simulation.faults.draw import Draw, DrawnEvent
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
+from fencepost.simulation.trace.schema import Row, RowKind
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 
 TRIES: Final = 150
@@ -24,6 +26,9 @@ TRIES: Final = 150
 LONGEST_S: Final = 45.0
 """Maximum number of seconds for which this process computes to make a failure smaller."""
 FOLDER: Final = "world-failures"
+_SUBTITLE: Final = "A failed test in a simulated world"
+_ROUNDING_US: Final = 1_000
+"""The trace of a world has whole milliseconds."""
 
 
 class WorldFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,7 +87,7 @@ def explain(
     document = folder / f"{stem}.json"
     document.write_text(small.to_json())
     verdict = "; ".join(f"{each.invariant}: {each.message}" for each in last.violations) or "nothing failed"
-    pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={})
+    pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={}, subtitle=_SUBTITLE)
     lines = [f"seed {small.seed} fails: {verdict}", ""]
     count = len(small.plan.entries)
     if count:
@@ -91,7 +96,9 @@ def explain(
             if count > 1
             else f"With this one fault, of {len(failure.plan.entries)} that the seed drew ({made} runs):"
         )
-        lines += [f"  {_told(entry)}" for entry in small.plan.entries]
+        lines += [f"  {_told(entry, last.rows)}" for entry in small.plan.entries]
+    elif not failure.plan.entries:
+        lines.append("Without any fault: the seed drew none.")
     else:
         lines.append(
             f"Without any fault: none of the {len(failure.plan.entries)} that the seed drew is needed."
@@ -105,10 +112,18 @@ def explain(
     return FailureReport(seed=small.seed, text="\n".join(lines))
 
 
-def _told(entry: DrawnEvent) -> str:
+def _told(entry: DrawnEvent, rows: Sequence[Row]) -> str:
+    """Return the line about a fault, with the program or broker that it affected in the run."""
     parts = [f"{duration(entry.at_us / 1e6)}: {entry.kind}"]
+    affected = (
+        row.detail
+        for row in rows
+        if row.kind == RowKind.FAULT
+        and (row.actor, row.state_to) == (entry.kind, "begin")
+        and abs(row.t_us - entry.at_us) <= _ROUNDING_US
+    )
+    if target := next(affected, "") or entry.name:
+        parts.append(target)
     if entry.lasts_us:
         parts.append(f"for {duration(entry.lasts_us / 1e6)}")
-    if entry.name:
-        parts.append(entry.name)
     return " ".join(parts)

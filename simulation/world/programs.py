@@ -93,7 +93,6 @@ class Program:
         It stays down until `restart`, or until the fault that killed it is over.
         """
         self.wanted = False
-        self._tell("kill")
         self.crash()
 
     async def stop(self, *, grace: float = GRACE_S) -> None:
@@ -128,7 +127,6 @@ class Program:
 
         Its host's system keeps running: connections stay open, and bytes wait.
         """
-        self._tell("freeze")
         self.freeze_process()
         if seconds is not None:
             due = (self.generation,)
@@ -136,7 +134,6 @@ class Program:
 
     def thaw(self) -> None:
         """Resume it."""
-        self._tell("thaw")
         self.thaw_process()
 
     def slow(self, callback_seconds: float = SLOW_CALLBACK_US / 1e6) -> None:
@@ -179,10 +176,10 @@ class Program:
         self._end(process, MemberStatus.STOPPED)
         if isinstance(error, OutsideWorld) or (error is not None and not isinstance(error, SystemExit)):
             self.error = error
-            self._tell("fail", f"{type(error).__name__}: {error}")
+            self._tell("crash", f"{type(error).__name__}: {error}")
             self._world.program_failed(self, error)
         else:
-            self._tell("stop")
+            self._tell("stopped")
         if self._comes_back or (self.error is not None and self.restarts and self.wanted):
             self._comes_back = False
             self.restart_later()
@@ -201,9 +198,10 @@ class Program:
             if not each.done():
                 each.set_result(None)
 
-    def crash(self) -> None:
+    def crash(self, why: str = "") -> None:
         """End its process without notifying any peer."""
         if self.process is not None:
+            self._tell("crash", why)
             self._end(self.process, MemberStatus.CRASHED)
         self.status = MemberStatus.CRASHED
 
@@ -221,8 +219,7 @@ class Program:
 
     def _out_of_patience(self, process: WorldProcess) -> None:
         if not process.ended and self.process is process:
-            self._tell("kill", "it did not stop in time")
-            self.crash()
+            self.crash("it did not stop in time")
             if self._comes_back:
                 self._comes_back = False
                 self.restart_later()
@@ -241,12 +238,14 @@ class Program:
         """Freeze it."""
         if self.status is MemberStatus.RUNNING:
             self.status = MemberStatus.FROZEN
+            self._tell("freeze")
             self.host.freeze()
 
     def thaw_process(self) -> None:
         """Resume it, unless its process has ended."""
         if self.status is MemberStatus.FROZEN:
             self.status = MemberStatus.RUNNING
+            self._tell("thaw")
             self.host.hindered_us = self._loop.now_us
             self.host.thaw()
 

@@ -22,6 +22,7 @@ from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kernel.loop import Deadlock, TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation
 from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.run import WORLD
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.schema import Row, RowKind
 from fencepost.simulation.world.loop import WorldLoop
@@ -68,7 +69,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     violations: list[Violation]
     """The violations. If an exception ended the test, it is the last one."""
     trouble: str = ""
-    """The traceback of that exception."""
+    """The traceback of that exception, and before it that of a program which `program-runs` reports."""
     virtual_seconds: float
     wall_seconds: float
     events: int
@@ -255,9 +256,11 @@ class _Run:
                     invariant=f"{RAISED}{type(error).__name__}",
                     seq=0,
                     t_us=self._loop.now_us,
-                    message=str(error) or type(error).__name__,
+                    message=str(error) or _line_of(error),
                 )
             )
+        if world.program_trouble:
+            trouble = "\n\n".join(filter(None, (world.program_trouble.rstrip(), trouble)))
         return WorldResult(
             seed=seed,
             digest=world.digest(),
@@ -269,7 +272,7 @@ class _Run:
             segments=self._loop.network.segments,
             records_done=sum(len(each) for each in world.oracles.done.values()),
             plan=self._plan,
-            rows=list(world.endpoint.observer.rows) if keep_rows and world.is_started else [],
+            rows=_rows_of(world) if keep_rows and world.is_started else [],
             names=dict(world.endpoint.observer.names) if keep_rows and world.is_started else {},
         )
 
@@ -294,6 +297,18 @@ class _Run:
             transport._sock = None  # otherwise it warns that it was not closed
         world.dead.clear()
         world.programs.clear()
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the line of code that raised an error without a message, as a plain `assert` does."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return (frames[-1].line if frames else "") or type(error).__name__
+
+
+def _rows_of(world: SimulatedWorld) -> list[Row]:
+    """Return the trace of a world, without violations that are not judged in worlds."""
+    rows = world.endpoint.observer.rows
+    return [row._replace(world=WORLD) for row in rows if row.error not in _OF_CLIENTS]
 
 
 def _discard(task: asyncio.Task[Any], process: WorldProcess | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
@@ -114,6 +115,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """The exception that ended the run, if it was not a violation."""
+        self.program_trouble = ""
+        """The traceback of the program that `program-runs` reports."""
         self.until = ""
         """The invariant with whose violation the run ends."""
         self.faults_over = asyncio.Event()
@@ -157,6 +160,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             options=options,
         )
         self._endpoint.observer.on_step = self._stepped
+        self._endpoint.observer.trace.names.name_of_host = self._program_at
         await self._endpoint.start()
 
     @property
@@ -207,6 +211,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         if isinstance(error, OutsideWorld):
             self.fail(error)
         elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
+            self.program_trouble = self.program_trouble or "".join(
+                [f"{program.name} ended by:\n", *traceback.format_exception(error)]
+            )
             self.report(
                 PROGRAM_RUNS,
                 f"{program.name} ended by {type(error).__name__}: {error}, when no fault was left",
@@ -468,7 +475,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             trace = self.endpoint.observer.trace
             at_us = self.loop.now_us
             self.violations.append(Violation(invariant=invariant, seq=trace.seq, t_us=at_us, message=message))
-            self.endpoint.observer.note("", RowKind.VIOLATION, detail=f"{invariant}: {message}")
+            self.endpoint.observer.note("", RowKind.VIOLATION, error=invariant, detail=message)
             if invariant == self.until:
                 self.loop.stop()
 
@@ -512,7 +519,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
                 self._moved[group_id] = None
 
     def _program_of(self, member: GroupMember) -> str:
-        return self.network.name_of(member.client_host.removeprefix("/"))
+        return self._program_at(member.client_host)
+
+    def _program_at(self, client_host: str) -> str:
+        return self.network.name_of(client_host.removeprefix("/"))
 
     def _owns(self, program: str, partition: TopicPartition) -> bool:
         return any(
