@@ -49,9 +49,7 @@ class MemberNames:
             key, value = record.key, record.value
             if isinstance(value, r.GroupMetadataValue):
                 for member in value.members:
-                    self._call(
-                        member.member_id, member.instance_id, member.client_id, member.client_host
-                    )
+                    self._call(member.member_id, member.instance_id, member.client_id, member.client_host)
             elif isinstance(key, r.MEMBER_KEYS) and isinstance(value, r.MEMBER_VALUES):
                 host = getattr(value, "client_host", "")
                 self._call(key.member_id, value.instance_id, value.client_id, host)
@@ -68,9 +66,7 @@ class MemberNames:
         plain = self._plain[member_id]
         return plain if sum(each == plain for each in self._plain.values()) < 2 else name
 
-    def _call(
-        self, member_id: MemberId, instance_id: str | None, client_id: str, client_host: str
-    ) -> None:
+    def _call(self, member_id: MemberId, instance_id: str | None, client_id: str, client_host: str) -> None:
         client = instance_id or client_id
         name = self.name_of_host(client_host) or client
         if not member_id or not name or member_id in self._names:

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, cast
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.embedded.settings import broker_count, duration, topics_of, whole
-from fencepost.simulation.world.failure import FOLDER, explain, read_world_failure
+from fencepost.simulation.world.failure import FOLDER, WorldFailure, explain, read_world_failure
 from fencepost.simulation.world.mix import Faults, faults_of, scenario_of
 from fencepost.simulation.world.oracles import CLAIMS, DEFAULT_CLAIMS
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
@@ -69,7 +69,7 @@ class SimulatedTest:
                 raise FencepostError(f"{SEED}={one!r}: expected a whole number")
             seeds = [int(one)]
         if failure:
-            seeds = [read_world_failure(failure).seed]
+            seeds = [self._kept(failure).seed]
         function = self.function
         job = SeedJob(
             path=[str(Path(each or ".").resolve()) for each in sys.path],
@@ -81,8 +81,9 @@ class SimulatedTest:
             command=_command(),
             logs=bool(one or failure),
         )
-        if "<locals>" in job.name:
-            answers = [run_job(job, self.answer)]  # no other process can load it
+        # No other process can load a local function, and only in this one a debugger has the terminal.
+        if "<locals>" in job.name or (job.logs and not sys.flags.hash_randomization):
+            answers = [run_job(job, self.answer)]
         else:
             answers = spread(job, child_count(self._processes, len(seeds)))
         for answer in answers:
@@ -98,6 +99,17 @@ class SimulatedTest:
             records_done=sum(each.records_done for each in answers),
         )
 
+    def _kept(self, path: str) -> WorldFailure:
+        """Return a failure of this test from its file."""
+        __tracebackhide__ = True
+        kept = read_world_failure(path)
+        if kept.test != self.settings.scenario.name:
+            raise FencepostError(
+                f"{FAILURE}={path}: is a failure of {kept.test}, and this is {self.settings.scenario.name}; "
+                f"run {kept.test} alone"
+            )
+        return kept
+
     def answer(
         self, seeds: Sequence[int], *, failure: str = "", command: str = "", logs: bool = False
     ) -> SeedAnswer:
@@ -107,13 +119,25 @@ class SimulatedTest:
         kept = read_world_failure(failure) if failure else None
         for seed in seeds:
             result = run_world(
-                self.function, self.settings, seed, plan=None if kept is None else kept.plan, logs=logs
+                self.function,
+                self.settings,
+                seed,
+                plan=None if kept is None else kept.plan,
+                keep_rows=kept is not None,
+                logs=logs,
             )
             digests[seed] = result.digest
             virtual_s += result.virtual_seconds
             done += result.records_done
             if result.failed:
-                told = explain(self.function, self.settings, result, command=command, folder=Path(FOLDER))
+                told = explain(
+                    self.function,
+                    self.settings,
+                    result,
+                    command=command,
+                    folder=Path(FOLDER),
+                    is_small=kept is not None,
+                )
                 return SeedAnswer(digests=digests, failed_seed=seed, text=told.text)
         return SeedAnswer(digests=digests, virtual_seconds=virtual_s, records_done=done)
 

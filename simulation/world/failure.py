@@ -19,7 +19,7 @@ from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
 from fencepost.simulation.trace.schema import Row, RowKind
-from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, plan_of_world, run_world
 
 TRIES: Final = 150
 """Maximum number of runs that make a failure smaller."""
@@ -64,9 +64,18 @@ def read_world_failure(path: str) -> WorldFailure:
 
 
 def explain(
-    function: WorldTest, settings: WorldSettings, result: WorldResult, *, command: str, folder: Path
+    function: WorldTest,
+    settings: WorldSettings,
+    result: WorldResult,
+    *,
+    command: str,
+    folder: Path,
+    is_small: bool = False,
 ) -> FailureReport:
-    """Make a failure smaller, write its file and its timeline, and return the report."""
+    """Make a failure smaller, write its file and its timeline, and return the report.
+
+    A failure that `is_small` was made smaller before. Nothing runs again, so that a debugger stops once only.
+    """
     failure = WorldFailure(
         test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
     )
@@ -79,33 +88,32 @@ def explain(
         found = run_world(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
-    tries = 1 if result.invariant == f"{RAISED}{OutsideWorld.__name__}" else TRIES
-    small, made = shrink_plan(failure, run, tries=tries)
-    last = run_world(function, settings, small.seed, plan=small.plan, keep_rows=True)
-    stem = re.sub(r"\W+", "-", f"{small.test}-{small.seed}").strip("-")
+    if is_small:
+        small, last, effort = failure, result, ""
+    else:
+        tries = 1 if result.invariant == f"{RAISED}{OutsideWorld.__name__}" else TRIES
+        small, made = shrink_plan(failure, run, tries=tries)
+        last = run_world(function, settings, small.seed, plan=small.plan, keep_rows=True)
+        effort = f" ({made} runs)"
+    stem = re.sub(r"\W+", "-", f"{function.__module__}-{small.test}-{small.seed}").strip("-")
     folder.mkdir(parents=True, exist_ok=True)
     document = folder / f"{stem}.json"
     document.write_text(small.to_json())
     verdict = "; ".join(f"{each.invariant}: {each.message}" for each in last.violations) or "nothing failed"
     pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={}, subtitle=_SUBTITLE)
     lines = [f"seed {small.seed} fails: {verdict}", ""]
-    count = len(small.plan.entries)
+    count, drawn = len(small.plan.entries), len(plan_of_world(settings, small.seed).entries)
     if count:
-        lines.append(
-            f"With these {count} faults, of {len(failure.plan.entries)} that the seed drew ({made} runs):"
-            if count > 1
-            else f"With this one fault, of {len(failure.plan.entries)} that the seed drew ({made} runs):"
-        )
+        these = f"these {count} faults" if count > 1 else "this one fault"
+        lines.append(f"With {these}, of {drawn} that the seed drew{effort}:")
         lines += [f"  {_told(entry, last.rows)}" for entry in small.plan.entries]
-    elif not failure.plan.entries:
-        lines.append("Without any fault: the seed drew none.")
+    elif drawn:
+        lines.append(f"Without any fault: none of the {drawn} that the seed drew is needed.")
     else:
-        lines.append(
-            f"Without any fault: none of the {len(failure.plan.entries)} that the seed drew is needed."
-        )
+        lines.append("Without any fault: the seed drew none.")
     lines += ["", f"timeline: {', '.join(map(str, pages))}"]
-    lines.append(f"run it again: FENCEPOST_FAILURE={document} {command}")
-    lines.append(f"all faults of the seed: FENCEPOST_SEED={small.seed} {command}")
+    lines.append(f"run it again: PYTHONHASHSEED=0 FENCEPOST_FAILURE={document} {command}")
+    lines.append(f"all faults of the seed: PYTHONHASHSEED=0 FENCEPOST_SEED={small.seed} {command}")
     lines.append(f"always run this seed: @fencepost.simulated(..., always=[{small.seed}])")
     if last.trouble:
         lines += ["", last.trouble.rstrip()]

@@ -7,6 +7,7 @@ thread, it does what the original does. So references that a module keeps for it
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import random
 import signal
@@ -307,6 +308,9 @@ class _References:
     """References that modules keep to functions that have substitutes."""
 
     def __init__(self) -> None:
+        for name in _CLIENTS:  # a program may import one in the middle of its first run, and use it at once
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
         self.table: dict[int, tuple[Any, Any]] = {
             id(original): (original, substitute)
             for module, name, substitute in _functions()

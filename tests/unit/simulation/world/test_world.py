@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import linecache
+import re
 import signal
 import socket
 import time
@@ -20,8 +22,13 @@ from faststream.kafka import KafkaBroker
 import fencepost
 from fencepost import KIP848Consumer, SimulatedWorld, WorldResult, run_simulated
 from fencepost.coordinator.host import CoordinatorHost
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.listener import Listener
+from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.world.failure import WorldFailure, explain
+from fencepost.simulation.world.mix import DEFAULT_MIX
+from fencepost.simulation.world.run import run_world
 from tests.unit.simulation.world.programs_of_users import (
     BOOTSTRAP,
     commit_after,
@@ -30,6 +37,7 @@ from tests.unit.simulation.world.programs_of_users import (
 )
 
 TOPICS = {"orders": 6}
+FAULT_WORDS = [str(each.__struct_config__.tag) for each in DEFAULT_MIX]
 
 
 def play(function: Any, seed: int = 1, **settings: Any) -> WorldResult:
@@ -436,13 +444,68 @@ def test_failure_tells_seed_faults_timeline_and_commands(
     faults = [line for line in text.splitlines() if line.startswith("  ") and ": " in line]
     assert 1 <= len([line for line in faults if " s: " in line]) <= 3
     assert f"always=[{seed}]" in text
-    assert f"FENCEPOST_SEED={seed} " in text
+    assert f"PYTHONHASHSEED=0 FENCEPOST_SEED={seed} " in text
     (page,) = tmp_path.glob(f"world-failures/*-{seed}.html")
     assert "record-processed" in page.read_text()
     (document,) = tmp_path.glob(f"world-failures/*-{seed}.json")
     monkeypatch.setenv("FENCEPOST_FAILURE", str(document))
-    with pytest.raises(fencepost.SimulationFailed, match=f"seed {seed} fails: record-processed"):
+    with pytest.raises(fencepost.SimulationFailed, match=f"seed {seed} fails: record-processed") as again:
         wrong_program()
+    listed = [re.sub(r" \(\d+ runs\)", "", line) for line in text.splitlines()]
+    assert [line for line in str(again.value).splitlines() if line not in listed] == []
+
+
+def test_failure_of_another_test_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "other.json"
+    empty = Draw(entries=(), faults_end_us=1, end_us=1, members=16)
+    file.write_text(WorldFailure(test="other", seed=1, invariant="record-processed", plan=empty).to_json())
+    monkeypatch.setenv("FENCEPOST_FAILURE", str(file))
+    with pytest.raises(FencepostError, match="is a failure of other, and this is wrong_program"):
+        wrong_program()
+
+
+def test_report_and_timeline_call_programs_by_their_names(tmp_path: Any) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        for number in range(2):
+            world.process(f"worker-{number}", commit_after, world.done)
+        await world.produce("orders", *map(str, range(40)), over=20)
+        await asyncio.sleep(20)
+        assert not any(each.host.frozen for each in world.programs.values())
+
+    freeze = {"member-freeze": {"at": "10s", "lasts": "60s"}}
+    only = {**dict.fromkeys(FAULT_WORDS), **freeze}
+    function = fencepost.simulated(seeds=1, topics=TOPICS, faults=only, deploys=False, duration=60)(test)
+    settings = function.simulated.settings
+    result = next(found for seed in range(1, 9) if (found := function.simulated.run(seed)).failed)
+    text = explain(test, settings, result, command="pytest", folder=tmp_path).text
+    assert re.search(r"^  [\d.]+ s: member-freeze worker-[01] for 60\.0 s$", text, re.MULTILINE), text
+    (page,) = tmp_path.glob("*.html")
+    assert "A failed test in a simulated world" in page.read_text()
+    members = run_world(test, settings, result.seed, keep_rows=True).names.values()
+    assert {member.split()[0] for member in members} == {"worker-0", "worker-1"}
+
+
+def test_report_has_the_traceback_of_the_program_that_fails_without_faults(tmp_path: Any) -> None:
+    async def misconfigured() -> None:
+        raise KeyError("DATABASE_URL")
+
+    async def test(world: SimulatedWorld) -> None:
+        world.process("worker", misconfigured)
+        await world.settled(timeout=80)
+
+    result = run_simulated(test, topics=TOPICS, faults=())
+    assert result.invariant == "program-runs"
+    assert result.trouble.startswith("worker ended by:\n")
+    assert 'raise KeyError("DATABASE_URL")' in result.trouble
+
+
+def test_plain_assert_is_told_by_its_line_of_code() -> None:
+    code = "async def test(world):\n    assert 1 > 2\n"
+    names: dict[str, Any] = {}
+    linecache.cache["plain.py"] = (len(code), None, code.splitlines(keepends=True), "plain.py")
+    exec(compile(code, "plain.py", "exec"), names)  # pytest does not rewrite it
+    (violation,) = run_simulated(names["test"], faults=()).violations
+    assert violation.message == "assert 1 > 2"
 
 
 def test_invariants_of_the_test_are_judged() -> None:

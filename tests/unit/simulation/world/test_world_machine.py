@@ -10,6 +10,7 @@ import secrets
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -132,6 +133,25 @@ def test_refusal_names_the_call_the_reason_and_what_to_use(
         assert f"Use {instead}" in text
 
     virtually(main)
+
+
+def test_client_that_a_program_imports_in_its_first_run_is_refused() -> None:
+    program = """
+import asyncio, fencepost, sys
+
+async def program():
+    from confluent_kafka import Consumer
+    Consumer({"bootstrap.servers": "kafka:9092", "group.id": "g"})
+
+async def test(world):
+    world.process("worker", program)
+    await asyncio.sleep(1)
+
+assert "confluent_kafka" not in sys.modules
+print(fencepost.run_simulated(test, faults=()).violations)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "confluent_kafka.Consumer() can't run in a simulated world" in done.stdout
 
 
 def test_worker_threads_run_their_function_at_once() -> None:
