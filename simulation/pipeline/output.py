@@ -24,7 +24,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.tasks import CampaignCell
-from fencepost.simulation.pipeline.traces import KEPT, RUNS, TRACES, TraceFiles
+from fencepost.simulation.pipeline.traces import KEPT, RUNS, TRACES, TraceFiles, unreadable
 
 NOTE: Final = "campaign.json"
 FORMAT: Final = 2
@@ -132,7 +132,12 @@ class CampaignDirectory:
             text = read_file(self.root / NOTE)
             found = msgspec.json.decode(text, type=_Format).format
             note = msgspec.json.decode(text, type=Note) if found == FORMAT else None
-        except (UnreadableFile, msgspec.DecodeError):
+        except (UnreadableFile, msgspec.DecodeError) as error:
+            if (self.root / NOTE).is_file():
+                raise FencepostError(
+                    f"--out {self.root}: {NOTE}, which describes its campaign, is damaged: {error}; "
+                    "choose another directory"
+                ) from None
             raise FencepostError(
                 f"--out {self.root}: is not empty and holds no campaign; choose another directory"
             ) from None
@@ -193,7 +198,9 @@ class CampaignDirectory:
             try:
                 table = parquet.read_table(path, columns=["run_id"])
             except (pa.ArrowException, OSError) as error:
-                raise FencepostError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+                raise FencepostError(
+                    f"{unreadable(path, error)}, and its runs are carried out again"
+                ) from error
             finished.update(table.column("run_id").to_pylist())
         return frozenset(finished)
 

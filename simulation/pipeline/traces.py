@@ -133,8 +133,14 @@ def find_traces(path: Path) -> TraceFiles:
         if (path / RUNS).is_dir():
             finished = {file.name for file in runs}
             traces = [file for file in traces if file.name in finished]
+    elif any((path / RUNS).glob("*.parquet")):
+        traces = []
     else:
         traces = _parquet_files(path)
+    if not traces and any((path / RUNS).glob("*.parquet")):
+        raise FencepostError(
+            f"{path}: has runs of a campaign and no traces of them; run it with --traces sample or all"
+        )
     if not traces:
         raise FencepostError(
             f"{path}: has no trace; expected Parquet files with the columns {', '.join(COLUMNS)}"
@@ -169,7 +175,7 @@ def check_rows(files: TraceFiles) -> None:
                 for _ in trace.iter_batches():
                     pass
         except (pa.ArrowException, OSError) as error:
-            raise _unreadable(Path(path), error) from error
+            raise unreadable(Path(path), error) from error
 
 
 def _groups(begins: Mapping[Path, Iterable[str]], names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
@@ -232,7 +238,7 @@ def _begins(file: Path) -> dict[str, int]:
                 for run_id, seq in _begins_of_group(trace, number):
                     found[run_id] = min(seq, found.get(run_id, seq))
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
     return found
 
 
@@ -268,10 +274,11 @@ def footer(file: Path) -> pq.FileMetaData:
     try:
         return parquet.read_metadata(file)
     except (pa.ArrowException, OSError) as error:
-        raise _unreadable(file, error) from error
+        raise unreadable(file, error) from error
 
 
-def _unreadable(file: Path, error: Exception) -> FencepostError:
+def unreadable(file: Path, error: Exception) -> FencepostError:
+    """Return the error of a Parquet file that can't be read."""
     why = "it is empty" if file.stat().st_size == 0 else str(error).splitlines()[0]
     return FencepostError(
         f"{file}: not a readable Parquet file ({why}); expected a finished file: "

@@ -133,6 +133,24 @@ def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in out.iterdir()] == ["thesis.txt"]
 
 
+def test_damaged_parts_of_a_campaign_are_named(tmp_path: Path) -> None:
+    cells = cells_of([scenario(tmp_path)], {})
+    out = tmp_path / "out"
+    directory = CampaignDirectory(out)
+    directory.prepare(cells, resume=False)
+    part = out / "runs" / "part-001.parquet"
+    part.write_bytes(b"PAR1 and no more")
+    with pytest.raises(FencepostError) as refused:
+        directory.prepare(cells, resume=True)
+    assert str(refused.value).startswith(f"{part}: not a readable Parquet file (")
+    assert str(refused.value).endswith("remove it, and its runs are carried out again")
+    part.unlink()
+    assert directory.prepare(cells, resume=True) == frozenset()
+    (out / "campaign.json").write_text('{"format"')
+    with pytest.raises(FencepostError, match=r"campaign\.json, which describes its campaign, is damaged: "):
+        directory.prepare(cells, resume=True)
+
+
 def test_a_campaign_is_gone_on_with_only_when_asked(tmp_path: Path) -> None:
     cells = cells_of([scenario(tmp_path)], {})
     directory = CampaignDirectory(tmp_path / "out")

@@ -93,6 +93,15 @@ def test_an_empty_folder_holds_no_trace(tmp_path: Path, capsys: pytest.CaptureFi
     )
 
 
+def test_a_campaign_without_traces_is_told(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    write(tmp_path / "runs" / "part-001.parquet")
+    for _ in range(2):
+        with pytest.raises(FencepostError, match="has runs of a campaign and no traces of them"):
+            find_traces(tmp_path)
+        (tmp_path / "traces").mkdir(exist_ok=True)
+
+
 def test_traces_without_rows_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "a.parquet")
     pq.write_table(pq.read_table(file).slice(0, 0), file)
