@@ -226,7 +226,8 @@ def _unknown(name: str) -> str:
         return f"unknown option {name}"
     from fencepost.coordinator.suggestions import suggestion
 
-    hint = suggestion(name, BY_NAME, "")
+    pages = "an option of simulate, campaign, plan and analyze: --report FILE"
+    hint = pages if name == "report" else suggestion(name, BY_NAME, "")
     return f"unknown command {name!r}" + (f"; {hint}" if hint else "")
 
 

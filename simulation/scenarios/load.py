@@ -214,7 +214,7 @@ def _find(name_or_path: str | FilePath) -> FilePath:
     if path.exists():
         return path
     names = library_names()
-    hint = suggestion(str(path), names, f"there are {', '.join(names)}")
+    hint = suggestion(str(path), names, "`fencepost scenarios` lists them")
     raise FencepostError(f"no scenario {str(path)!r} in the library, and no such file; {hint}")
 
 

@@ -90,6 +90,8 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     ("words", "told"),
     [
         (["simulat"], "did you mean simulate?"),
+        (["report"], "an option of simulate, campaign, plan and analyze: --report FILE"),
+        (["simulate", "qqqqqq"], "and no such file; `fencepost scenarios` lists them"),
         (["--nope"], "unknown option --nope"),
         (["simulate", "--seed", "x"], "--seed"),
         (["simulate", "--seed", "-1"], "--seed"),
