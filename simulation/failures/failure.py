@@ -93,6 +93,8 @@ def failure_of(
 
 class _Version(msgspec.Struct):
     fencepost: int = FORMAT
+    test: str = ""
+    """The name of a test, in a failure of a simulated world."""
 
 
 def decode(text: str | bytes, source: str = "<text>") -> Failure:
@@ -101,7 +103,13 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
     :raises FencepostError: if it is not a failure (with the wrong key), or if a newer fencepost wrote it.
     """
     try:
-        if (version := msgspec.json.decode(text, type=_Version).fencepost) > FORMAT:
+        begin = msgspec.json.decode(text, type=_Version)
+        if begin.test:
+            raise FencepostError(
+                f"{source}: is a failure of the test {begin.test} in a simulated world; run it with "
+                f"PYTHONHASHSEED=0 FENCEPOST_FAILURE={source} python -m pytest -k {begin.test}"
+            )
+        if (version := begin.fencepost) > FORMAT:
             raise FencepostError(
                 f"{source}: was written by a newer fencepost, in version {version} of the format, and this"
                 f" one knows {FORMAT}: upgrade fencepost"

@@ -157,6 +157,7 @@ def test_an_unknown_invariant_is_told() -> None:
         ('duration = "5m"', "f.json: not JSON: .*; expected what simulate --failure"),
         ("{}", "f.json: not a failure that fencepost wrote: Object missing required field `name`"),
         ('{"fencepost": 2, "new": 1}', "f.json: was written by a newer fencepost.*: upgrade fencepost"),
+        ('{"test": "test_a"}', "f.json: is a failure of the test test_a in a simulated world; run it with "),
         ('{"fencepost": 0}', "f.json: not a failure that fencepost wrote: .*>= 1"),
         (None, "f.json: can't be read: no such file or directory"),
     ],
