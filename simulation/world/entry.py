@@ -151,6 +151,8 @@ def _command() -> str:
 
 
 def simulated(
+    without_parentheses: None = None,
+    /,
     *,
     seeds: int = 200,
     always: Iterable[int] = (),
@@ -186,6 +188,8 @@ def simulated(
     :param processes: The number of processes that run seeds, by default one for each core.
     :raises FencepostError: if a setting is not valid.
     """
+    if without_parentheses is not None:
+        raise FencepostError("@fencepost.simulated: has no parentheses; expected @fencepost.simulated()")
     numbers = list(dict.fromkeys([*always, *range(1, whole("seeds", seeds, 1, None) + 1)]))
     known = topics_of(topics)
     count = broker_count(brokers)
@@ -201,6 +205,14 @@ def simulated(
     def make(function: WorldTest) -> SimulatedFunction:
         if not inspect.iscoroutinefunction(function):
             raise FencepostError(f"simulated: {function!r}: expected an async function that takes a world")
+        signature = inspect.signature(function)
+        try:
+            signature.bind(None)
+        except TypeError:
+            raise FencepostError(
+                f"simulated: {function.__qualname__}{signature}: expected a function with one parameter, the "
+                "world; methods, fixtures and pytest.mark.parametrize are not possible"
+            ) from None
         settings = WorldSettings(
             topics=known,
             brokers=count,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import signal
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol
@@ -161,7 +162,12 @@ class Program:
     async def _run(self, process: WorldProcess) -> None:
         error: BaseException | None = None
         try:
-            await self._function()
+            running = self._function()
+            if not inspect.isawaitable(running):
+                raise TypeError(
+                    f"process({self.name!r}, ...): expected a coroutine function, and it returned {running!r}"
+                )
+            await running
         except asyncio.CancelledError as raised:
             if self.status is not MemberStatus.STOPPING:
                 error = raised  # something that it waited for was cancelled, as if by an error

@@ -499,6 +499,34 @@ def test_report_has_the_traceback_of_the_program_that_fails_without_faults(tmp_p
     assert 'raise KeyError("DATABASE_URL")' in result.trouble
 
 
+async def _without_world() -> None:
+    """Stand for a test that forgets its parameter."""
+
+
+class _Tests:
+    async def method(self, world: SimulatedWorld) -> None:
+        """Stand for a test in a class."""
+
+
+def test_wrong_use_of_the_decorator_is_told() -> None:
+    decorate: Any = fencepost.simulated
+    with pytest.raises(FencepostError, match=r"expected @fencepost\.simulated\(\)"):
+        decorate(_without_world)
+    for wrong in (_without_world, _Tests.method):
+        with pytest.raises(FencepostError, match="expected a function with one parameter, the world"):
+            decorate()(wrong)
+
+
+def test_program_that_is_no_coroutine_function_is_told() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        program: Any = dict
+        world.process("worker", program)
+        await world.settled(timeout=80)
+
+    told = run_simulated(test, topics=TOPICS, faults=()).violations[0].message
+    assert "process('worker', ...): expected a coroutine function, and it returned {}" in told
+
+
 def test_plain_assert_is_told_by_its_line_of_code() -> None:
     code = "async def test(world):\n    assert 1 > 2\n"
     names: dict[str, Any] = {}
