@@ -33,6 +33,8 @@ class WorldFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The name of the test function."""
     seed: int
     invariant: str
+    where: str = ""
+    """The line of the test file that raised, if the test ended by an exception."""
     plan: Draw
 
     def to_json(self) -> str:
@@ -63,7 +65,11 @@ def explain(
 ) -> FailureReport:
     """Make a failure smaller, write its file and its timeline, and return the report."""
     failure = WorldFailure(
-        test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
+        test=settings.scenario.name,
+        seed=result.seed,
+        invariant=result.invariant,
+        where=result.where,
+        plan=result.plan,
     )
 
     begin = time.process_time()
@@ -72,6 +78,8 @@ def explain(
         if time.process_time() - begin > LONGEST_S:
             return None  # what was found so far is small enough
         found = run_world(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
+        if candidate.invariant.startswith(RAISED) and found.where != candidate.where:
+            return None  # another failure of the same kind
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
     tries = 1 if result.invariant == f"{RAISED}{OutsideWorld.__name__}" else TRIES
