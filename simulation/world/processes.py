@@ -93,7 +93,7 @@ class SignalHandler(NamedTuple):
     """The handler of one signal in a process."""
 
     given: Any
-    """What the program gave: a function, or `SIG_IGN`."""
+    """The function that the program gave, or `SIG_IGN`."""
     call: Callable[[], object]
 
 

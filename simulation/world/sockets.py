@@ -29,7 +29,7 @@ WINDOW: Final = 256 * 1024
 _ROOM: Final = 3
 """A socket is writable again when this part of its window is free, as on Linux."""
 _FLAGS: Final = getattr(socket, "SOCK_NONBLOCK", 0) | getattr(socket, "SOCK_CLOEXEC", 0)
-"""What Linux takes in a socket's type; other systems do not have it."""
+"""Flags in a socket's type, on Linux only."""
 ANY: Final = "0.0.0.0"
 
 Address = tuple[str, int]
