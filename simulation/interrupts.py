@@ -36,7 +36,7 @@ def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
             before[number](number, frame)
         else:
             heard.append(number)
-            loop.stop()
+            loop.halt()
 
     def pass_on() -> None:
         if heard:

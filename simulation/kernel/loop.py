@@ -176,7 +176,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.run_forever()
 
     def _stop_here(self, _: object) -> None:
-        self.stop()
+        self.halt()
+
+    def halt(self) -> None:
+        """End the run after this pass, whatever a subclass lets `stop` do."""
+        super().stop()
 
     # -- asyncio's interface -------------------------------------------------------------------------
 

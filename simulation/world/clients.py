@@ -2,6 +2,9 @@
 
 The methods of aiokafka and of `KIP848Consumer` are wrapped while a run lasts. Outside of a process of a world
 they do what the originals do.
+
+anyio and aiohttp iterate over sets of objects that hash by their address. While a run lasts these objects
+hash by a counter, so that a seed gives the same run each time.
 """
 
 from __future__ import annotations
@@ -14,7 +17,46 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
+
+_hashes: dict[int, int] = {}
+"""The hashes of objects that were made in this run, by their addresses."""
+
+
+def set_members() -> Iterator[tuple[type, str, Any]]:
+    """Yield what lets the members of libraries' sets hash by a counter; it begins again."""
+    from anyio._backends._asyncio import CancelScope
+
+    _hashes.clear()
+    kinds: list[type] = [CancelScope]
+    if find_spec("aiohttp") is not None:
+        from aiohttp.client_proto import ResponseHandler
+        from aiohttp.connector import _TransportPlaceholder  # in the same sets, until the connection is open
+
+        kinds += [ResponseHandler, _TransportPlaceholder]
+    for kind in kinds:
+        yield kind, "__init__", _counted(kind.__init__)  # type: ignore[misc]
+        yield kind, "__hash__", _hash_by_number
+
+
+def _counted(original: Any) -> Any:
+    @functools.wraps(original)
+    def begin(self: Any, *args: Any, **options: Any) -> None:
+        loop = asyncio._get_running_loop()
+        if isinstance(loop, VirtualLoop):
+            loop.hashed += 1
+            _hashes[id(self)] = loop.hashed
+        else:
+            _hashes.pop(id(self), None)
+        original(self, *args, **options)
+
+    return begin
+
+
+def _hash_by_number(self: object) -> int:
+    found = _hashes.get(id(self))
+    return object.__hash__(self) if found is None else found
 
 
 def client_methods() -> Iterator[tuple[type, str, Any]]:

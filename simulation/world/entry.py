@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.topic_configs import BrokerConfig
-from fencepost.simulation.embedded.settings import broker_count, duration, topics_of, whole
+from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, whole
 from fencepost.simulation.world.failure import FOLDER, WorldFailure, explain, read_world_failure
 from fencepost.simulation.world.mix import Faults, faults_of, scenario_of
 from fencepost.simulation.world.oracles import CLAIMS, DEFAULT_CLAIMS
@@ -65,9 +65,7 @@ class SimulatedTest:
         failure, one = os.environ.get(FAILURE, ""), os.environ.get(SEED)
         seeds = self.seeds
         if one is not None:
-            if not one.lstrip("-").isdigit():
-                raise FencepostError(f"{SEED}={one!r}: expected a whole number")
-            seeds = [int(one)]
+            seeds = [_seed_in(one)]
         if failure:
             seeds = [self._kept(failure).seed]
         function = self.function
@@ -142,6 +140,13 @@ class SimulatedTest:
         return SeedAnswer(digests=digests, virtual_seconds=virtual_s, records_done=done)
 
 
+def _seed_in(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise FencepostError(f"{SEED}={text!r}: expected a whole number") from None
+
+
 def _command() -> str:
     """Return the command that runs this test again."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
@@ -190,14 +195,20 @@ def simulated(
     """
     if without_parentheses is not None:
         raise FencepostError("@fencepost.simulated: has no parentheses; expected @fencepost.simulated()")
-    numbers = list(dict.fromkeys([*always, *range(1, whole("seeds", seeds, 1, None) + 1)]))
+    first = [whole("always", each, 0, None) for each in _several("always", always, "seeds")]
+    numbers = list(dict.fromkeys([*first, *range(1, whole("seeds", seeds, 1, None) + 1)]))
+    flag("deploys", deploys)
+    if processes is not None:
+        whole("processes", processes, 1, None)
     known = topics_of(topics)
     count = broker_count(brokers)
     length_us = round(_length(duration) * 1e6)
     chosen = faults_of(faults)
+    if config is not None and not isinstance(config, Mapping):
+        raise FencepostError(f"config={config!r}: expected values by Kafka's names")
     settings_of_brokers = dict(config or {})
     BrokerConfig.from_properties(settings_of_brokers)
-    wanted = tuple(claims)
+    wanted = tuple(_several("claims", claims, "claims"))
     for each in wanted:
         if each not in CLAIMS:
             raise FencepostError(f"claims: {each!r} is no claim, expected some of {', '.join(CLAIMS)}")
@@ -205,14 +216,7 @@ def simulated(
     def make(function: WorldTest) -> SimulatedFunction:
         if not inspect.iscoroutinefunction(function):
             raise FencepostError(f"simulated: {function!r}: expected an async function that takes a world")
-        signature = inspect.signature(function)
-        try:
-            signature.bind(None)
-        except TypeError:
-            raise FencepostError(
-                f"simulated: {function.__qualname__}{signature}: expected a function with one parameter, the "
-                "world; methods, fixtures and pytest.mark.parametrize are not possible"
-            ) from None
+        _check_parameters(function)
         settings = WorldSettings(
             topics=known,
             brokers=count,
@@ -236,6 +240,28 @@ def simulated(
         return made
 
     return make
+
+
+def _several(name: str, values: Any, what: str) -> list[Any]:
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise FencepostError(f"{name}={values!r}: expected a list of {what}")
+    return list(values)
+
+
+def _check_parameters(function: WorldTest) -> None:
+    """Check that a function can be called with a world alone: it runs in processes without fixtures.
+
+    :raises FencepostError: if it can't.
+    """
+    signature = inspect.signature(function)
+    try:
+        signature.bind(None)
+    except TypeError:
+        raise FencepostError(
+            f"simulated: {function.__qualname__}{signature}: expected an async function that takes a world "
+            "and nothing else. It runs in processes without fixtures: make what it needs in it. It can be no "
+            "method"
+        ) from None
 
 
 def _length(seconds: float) -> float:

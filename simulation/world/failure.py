@@ -38,6 +38,8 @@ class WorldFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The name of the test function."""
     seed: int
     invariant: str
+    where: str = ""
+    """The line of the test file that raised, if the test ended by an exception."""
     plan: Draw
 
     def to_json(self) -> str:
@@ -77,7 +79,11 @@ def explain(
     A failure that `is_small` was made smaller before. Nothing runs again, so that a debugger stops once only.
     """
     failure = WorldFailure(
-        test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
+        test=settings.scenario.name,
+        seed=result.seed,
+        invariant=result.invariant,
+        where=result.where,
+        plan=result.plan,
     )
 
     begin = time.process_time()
@@ -86,6 +92,8 @@ def explain(
         if time.process_time() - begin > LONGEST_S:
             return None  # what was found so far is small enough
         found = run_world(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
+        if candidate.invariant.startswith(RAISED) and found.where != candidate.where:
+            return None  # another failure of the same kind
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
     if is_small:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import contextvars
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.thread import LoopThread
+from fencepost.simulation.world.processes import outside
 
 R = TypeVar("R")
 
@@ -33,7 +33,7 @@ class SameLoop(LoopThread):
         """Run a coroutine that waits for nothing."""
         future: concurrent.futures.Future[R] = concurrent.futures.Future()
         try:
-            contextvars.Context().run(work.send, None)
+            outside().run(work.send, None)
         except StopIteration as over:
             future.set_result(over.value)
         except BaseException as error:
@@ -45,4 +45,4 @@ class SameLoop(LoopThread):
 
     async def wait_for(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine that may wait, and wait for it."""
-        return await self._here.create_task(work, context=contextvars.Context())
+        return await outside().run(self._here.create_task, work)

@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import math
 import signal
 from asyncio import events, selector_events
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop
-from fencepost.simulation.world.processes import PROCESS, ProcessHandle, ProcessTimer, WorldProcess
+from fencepost.simulation.world.processes import (
+    PROCESS,
+    ProcessHandle,
+    ProcessTimer,
+    SignalHandler,
+    WorldProcess,
+)
 from fencepost.simulation.world.sockets import VirtualSocket
 
 if TYPE_CHECKING:
@@ -25,7 +32,8 @@ if TYPE_CHECKING:
 
 Arguments = TypeVarTuple("Arguments")
 
-_FIRST_DESCRIPTOR = 3
+_FIRST_DESCRIPTOR = 1 << 20
+"""Above all real ones: a call of the system with such a number fails, and touches no real file."""
 _Selector: Any = selector_events.BaseSelectorEventLoop
 
 
@@ -61,6 +69,10 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         """The time for which the running callback has slept or computed, in microseconds."""
         self._sockets: dict[int, VirtualSocket] = {}
         self._next_descriptor = _FIRST_DESCRIPTOR
+        self._unnamed_tasks = 0
+        self._generators = 0
+        self._generator_owners: dict[int, WorldProcess] = {}
+        """Processes by the addresses of asynchronous generators that they have started."""
 
     # -- time -------------------------------------------------------------------------------------------
 
@@ -134,9 +146,13 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """A task of the process that runs; the process knows its tasks."""
-        task = super().create_task(coro, **options)
         context = options.get("context")
-        process = PROCESS.get() if context is None else context.get(PROCESS)
+        process = PROCESS.get() if context is None else _process_in(context)
+        if options.get("name") is None:
+            # asyncio counts tasks over all runs of an interpreter.
+            self._unnamed_tasks += 1
+            options["name"] = f"Task-{self._unnamed_tasks}"
+        task = super().create_task(coro, **options)
         if process is not None:
             process.tasks[task] = None
             task.add_done_callback(process.tasks.pop)
@@ -149,15 +165,84 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             handle._run()
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Run the function at once: there are no threads here, and nothing waits for one."""
+        """Run the function at once, as there are no threads here.
+
+        If it sleeps, the future is done that much later, and the rest of the program goes on meanwhile.
+        """
         future = self.create_future()
+        before_us = self.ahead_us
+        result, failure = None, None
         try:
-            future.set_result(func(*args))
+            result = func(*args)
         except (SystemExit, KeyboardInterrupt):
             raise
         except BaseException as error:
-            future.set_exception(error)
+            failure = error
+        took_us, self.ahead_us = self.ahead_us - before_us, before_us
+        if took_us:
+            self.call_later(took_us / 1e6, _complete, future, result, failure)
+        else:
+            _complete(future, result, failure)
         return future
+
+    def stop(self) -> None:
+        """Let the program that runs leave its loop; without one, end the run."""
+        process = PROCESS.get()
+        if process is None:
+            self.halt()
+        else:
+            process.leave(RuntimeError("Event loop stopped before Future completed."))
+
+    # -- exceptions and generators --------------------------------------------------------------------------
+
+    def set_exception_handler(self, handler: Callable[..., object] | None) -> None:
+        """Set the handler of the process that runs: programs share a loop, and know nothing of each other."""
+        process = PROCESS.get()
+        if process is None:
+            super().set_exception_handler(handler)
+        elif handler is not None and not callable(handler):
+            raise TypeError(f"A callable object or None is expected, got {handler!r}")
+        else:
+            process.exception_handler = handler
+
+    def get_exception_handler(self) -> Any:
+        """Return the handler of the process that runs."""
+        process = PROCESS.get()
+        return super().get_exception_handler() if process is None else process.exception_handler
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Call the handler of the process that the failed callback belongs to."""
+        handle: Any = context.get("handle")
+        process = PROCESS.get() if handle is None else handle._context.get(PROCESS)
+        handler = None if process is None or process.ended else process.exception_handler
+        if handler is None:
+            super().call_exception_handler(context)
+            return
+        place = contextvars.copy_context() if handle is None else handle._context.copy()
+        try:
+            place.run(handler, self, context)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            logging.getLogger("asyncio").error("Unhandled error in exception handler", exc_info=error)
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        process = PROCESS.get()
+        if process is None:
+            super()._asyncgen_firstiter_hook(agen)
+            return
+        self._generators += 1
+        process.generators[self._generators] = agen
+        self._generator_owners[id(agen)] = process
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        process = self._generator_owners.pop(id(agen), None)
+        if process is None:
+            super()._asyncgen_finalizer_hook(agen)
+        elif not process.ended and not self.is_closed():
+            context = contextvars.Context()
+            context.run(PROCESS.set, process)
+            self.call_soon(self.create_task, agen.aclose(), context=context)
 
     # -- signals ------------------------------------------------------------------------------------------
 
@@ -173,7 +258,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         def handle() -> None:
             self.call_soon(callback, *args, context=context)
 
-        process.signal_handlers[signal.Signals(sig)] = handle
+        process.signal_handlers[signal.Signals(sig)] = SignalHandler(callback, handle)
 
     def remove_signal_handler(self, sig: int) -> bool:
         """Forget the handler; True if there was one."""
@@ -294,6 +379,20 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         raise OutsideWorld(f"{what} has no place in a simulated world")
 
 
-def current_process() -> WorldProcess | None:
-    """The process that runs; None in the test and in brokers."""
-    return PROCESS.get()
+def _process_in(context: contextvars.Context) -> WorldProcess | None:
+    """Return the process of a context. A new context belongs to the process that runs."""
+    if PROCESS in context:
+        return context.get(PROCESS)
+    process = PROCESS.get()
+    if process is not None:
+        context.run(PROCESS.set, process)
+    return process
+
+
+def _complete(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+    if future.done():
+        return
+    if failure is None:
+        future.set_result(result)
+    else:
+        future.set_exception(failure)

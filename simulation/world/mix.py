@@ -86,6 +86,9 @@ def faults_of(faults: Faults) -> tuple[WorldFault, ...]:
     """
     if faults is None:
         return DEFAULT_MIX
+    given: object = faults
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise FencepostError(f'faults={faults!r}: expected a mapping, such as {{"loss": {{"every": "20s"}}}}')
     if isinstance(faults, Mapping):
         chosen: dict[str, WorldFault] = {str(each.__struct_config__.tag): each for each in DEFAULT_MIX}
         for word, settings in faults.items():
@@ -104,13 +107,18 @@ def faults_of(faults: Faults) -> tuple[WorldFault, ...]:
     for each in found:
         if type(each) not in _TYPES.values():
             raise FencepostError(
-                f"faults: {each!r} is no fault of a world, expected one of {', '.join(_TYPES)}"
+                f"faults: {each!r} is no fault of a world, expected objects such as Loss(every=...). "
+                f'To change the default mix, give a mapping, such as {{"loss": {{"every": "20s"}}}}'
             )
     return found
 
 
 def _changed(word: str, before: WorldFault | None, settings: Mapping[str, Any]) -> WorldFault:
     kind = _TYPES[word]
+    if not isinstance(settings, Mapping):
+        raise FencepostError(
+            f'faults: {word}: {settings!r}: expected settings, such as {{"every": "20s"}}, or None'
+        )
     try:
         given = msgspec.convert(dict(settings), kind, dec_hook=decode_value)
     except (msgspec.ValidationError, ValueError) as error:
@@ -120,6 +128,8 @@ def _changed(word: str, before: WorldFault | None, settings: Mapping[str, Any]) 
     if before is not None and "at" in values:
         values["every"] = None
     changed = msgspec.structs.replace(kind() if before is None else before, **values)
+    if changed.every is not None and changed.every.ms < 1:
+        raise FencepostError(f"faults: {word}: every: expected at least 1ms, got {changed.every}")
     if changed.at is None and changed.every is None:
         raise FencepostError(f'faults: {word}: expected `every` or `at`, such as {{"every": "20s"}}')
     return changed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -21,7 +20,7 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
-from fencepost.simulation.world.processes import WorldHost
+from fencepost.simulation.world.processes import WorldHost, outside
 from fencepost.simulation.world.programs import Program
 
 _EPOCH_APIS = ("ConsumerGroupHeartbeat", "JoinGroup", "SyncGroup")
@@ -125,7 +124,7 @@ class WorldCluster:
             with contextlib.suppress(FencepostError):  # it is already stopped, or already runs
                 await work
 
-        self._doing = self.loop.create_task(in_turn(self._doing), context=contextvars.Context())
+        self._doing = outside().run(self.loop.create_task, in_turn(self._doing))
 
     @property
     def leader(self) -> WorldBroker | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import ipaddress
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
 from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, NetworkRule
-from fencepost.simulation.world.processes import PROCESS, WorldHost
+from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
 from fencepost.simulation.world.sockets import ANY, Address, TcpPipe, VirtualSocket
 
 if TYPE_CHECKING:
@@ -69,6 +70,14 @@ class VirtualNetwork:
         self.hosts[name] = host
         self._by_address[host.address] = host
         return host
+
+    def has_name(self, name: str) -> bool:
+        """Return true if a name stands for hosts already, or is an address."""
+        if name == "localhost" or name in self.hosts or name in self._groups:
+            return True
+        with contextlib.suppress(ValueError):
+            return bool(ipaddress.IPv4Address(name))
+        return False
 
     def here(self) -> WorldHost:
         """The host of the process that runs."""
@@ -180,16 +189,19 @@ class VirtualNetwork:
 
     def _target(self, host: WorldHost, address: str, port: int) -> tuple[WorldHost | None, int]:
         target = host if address in (LOOPBACK, ANY) else self._by_address.get(address)
-        if target is not None and not self._listening(target, port):
+        if target is not None and not self._listening(target, port, address):
             names = ("", "localhost") if target is host else (target.name,)
             for name in names:
                 if (alias := self.aliases.get((name, port))) is not None:
                     return self.hosts[alias[0]], alias[1]
         return target, port
 
-    def _listening(self, host: WorldHost, port: int) -> VirtualSocket | None:
+    def _listening(self, host: WorldHost, port: int, address: str) -> VirtualSocket | None:
+        """Return the socket that listens on a port of a host, at that address of it."""
         found = None if host.is_down else self._bound.get((host.name, port))
-        return None if found is None or found.backlog is None else found
+        if found is None or found.backlog is None:
+            return None
+        return found if ANY in (found.local[0], address) or found.local[0] == address else None
 
     def _attempt(self, attempt: tuple[VirtualSocket, WorldHost | None, int, int]) -> None:
         sock, target, port, retry_us = attempt
@@ -225,7 +237,9 @@ class VirtualNetwork:
         if sock.fileno() < 0:
             return
         back_us = self.loop.now_us + self._latency_of(target.name, sock.host.name)
-        listening = self._listening(target, port)
+        assert sock.remote is not None
+        address = sock.remote[0] if target is sock.host else target.address
+        listening = self._listening(target, port, address)
         if listening is None:
             self.loop.schedule(back_us, self._refused, sock)
             return
@@ -268,7 +282,9 @@ class VirtualNetwork:
     def transmit(self, pipe: TcpPipe, segment: bytes | None) -> None:
         """Transmit a segment; None is the end of the stream."""
         host = pipe.source.host
-        if host.frozen and host.process is None:
+        if self.loop.ahead_us and (process := PROCESS.get()) is not None:
+            self.loop.schedule(self.loop.here_us, self._transmit_of, (process, pipe, segment))
+        elif host.frozen and host.process is None:
             host.run(self._transmit_late, (pipe, segment))
         elif pipe.retry_us:
             pipe.held.append(segment)
@@ -276,6 +292,14 @@ class VirtualNetwork:
             pipe.held.append(segment)
             pipe.lost_us, pipe.retry_us = self.loop.here_us, _FIRST_RETRY_US
             self.loop.schedule(pipe.lost_us + pipe.retry_us, self._send_again, pipe)
+
+    def _transmit_of(self, waiting: tuple[WorldProcess, TcpPipe, bytes | None]) -> None:
+        """Transmit what a process has sent after it had slept or computed, unless it was killed meanwhile."""
+        process, pipe, segment = waiting
+        if not process.ended:
+            self.transmit(pipe, segment)
+        elif segment is None:
+            self.reset(pipe.target, pipe.source)  # its system ends the connection
 
     def _transmit_late(self, waiting: tuple[TcpPipe, bytes | None]) -> None:
         self.transmit(*waiting)

@@ -7,7 +7,7 @@ coordinators, whose checkers run too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.kinds import GroupMember
@@ -46,6 +46,8 @@ class Done(NamedTuple):
     program: str
     process: int
     at_us: int
+    group: str = ""
+    """The group for which it was done; empty if it is not known."""
 
 
 class Oracles:
@@ -77,6 +79,8 @@ class Oracles:
         self._report = report
         self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
         """Records that programs reported as done, by partition and offset."""
+        self._done_by: dict[tuple[str, TopicPartition], set[int]] = {}
+        """Offsets that were done, by group and partition; those of no known group count for all groups."""
         self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._reporting: set[tuple[str, str]] = set()
         """Groups and topics: a member of the group has reported a record of the topic as done."""
@@ -96,14 +100,15 @@ class Oracles:
     def processed(self, done: Done, key: bytes | None) -> None:
         """Note that a program has done a record."""
         times = self.done.setdefault(done.partition, {}).setdefault(done.offset, [])
-        if times and self.claims("exactly-once"):
-            first = times[0]
+        first = next((each for each in times if each.group == done.group), None)
+        if first is not None and self.claims("exactly-once"):
             self._report(
                 EXACTLY_ONCE,
                 f"{_name(done.partition, done.offset)} was done twice: by {first.program} at "
                 f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
             )
         times.append(done)
+        self._done_by.setdefault((done.group, done.partition), set()).add(done.offset)
         if self.claims("commit-after-processing"):
             self._note_groups(done)
         if self.claims("order") and key is not None:
@@ -175,12 +180,13 @@ class Oracles:
         self._committed[group_id, partition] = offset
         if not self.claims("commit-after-processing") or (group_id, partition.topic) not in self._reporting:
             return
-        missing = next(self._not_done(partition, before, offset), None)
+        missing = next(self._not_done(partition, before, offset, group_id), None)
         if missing is not None:
+            by = "no program" if len(self._groups_on(partition.topic)) < 2 else "none of its programs"
             self._report(
                 COMMIT_AHEAD,
                 f"group {group_id} committed {partition.topic}-{partition.partition} at offset {offset}, and "
-                f"no program had done offset {missing}",
+                f"{by} had done offset {missing}",
             )
 
     # -- at the end -------------------------------------------------------------------------------------
@@ -194,6 +200,12 @@ class Oracles:
                 AT_LEAST_ONCE,
                 f"{len(missing)} of {count} records of {partition.topic}-{partition.partition} "
                 f"were never done: offsets {some}",
+            )
+        for group_id, partition, missing in self.missing_in_groups(ends):
+            self._report(
+                AT_LEAST_ONCE,
+                f"group {group_id} has never done {len(missing)} records of {partition.topic}-"
+                f"{partition.partition} that another group did, such as offset {missing[0]}",
             )
 
     def missing(
@@ -210,8 +222,32 @@ class Oracles:
                 if missing:
                     yield partition, missing
 
-    def _not_done(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
-        done = self.done.get(partition, {})
+    def missing_in_groups(
+        self, ends: Mapping[TopicPartition, tuple[int, int]]
+    ) -> Iterator[tuple[str, TopicPartition, list[int]]]:
+        """Yield what one of several groups on a topic has left out, from the first record on that it did.
+
+        A group may begin later than another one, or at the end of a topic.
+        """
+        if not self.claims("at-least-once"):
+            return
+        for (group_id, partition), offsets in self._done_by.items():
+            if group_id and partition in ends and len(self._groups_on(partition.topic)) > 1:
+                missing = list(self._not_done(partition, min(offsets), ends[partition][1], group_id))
+                if missing:
+                    yield group_id, partition, missing
+
+    def _groups_on(self, topic: str) -> set[str]:
+        return {group_id for group_id, partition in self._done_by if group_id and partition.topic == topic}
+
+    def _not_done(
+        self, partition: TopicPartition, first: int, end: int, group_id: str | None = None
+    ) -> Iterator[int]:
+        """Yield the readable offsets in a range that no program has done, or none for that group."""
+        done: Container[int] = self.done.get(partition, {})
+        if group_id is not None:
+            known = self._done_by
+            done = known.get((group_id, partition), set()) | known.get(("", partition), set())
         if all(offset in done for offset in range(first, end)):
             return iter(())
         return (offset for offset in self._readable(partition, first, end) if offset not in done)

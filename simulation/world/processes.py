@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import signal
+import weakref
 from asyncio import events
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import AsyncGenerator, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fencepost.simulation.kernel.host import Host
 
@@ -14,6 +16,9 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop
     from fencepost.simulation.world.sockets import VirtualSocket
 
+_FIRST_PID: Final = 100
+_IGNORED: Final = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
+"""Signals that do nothing to a process without a handler."""
 FIRST_PORT: Final = 32_768
 """The first of the ports that a host gives to sockets that did not ask for one."""
 
@@ -84,18 +89,49 @@ class WorldHost(Host):
             each.close()
 
 
-class WorldProcess:
-    """One run of the user's program on a host, from its start to its end."""
+class SignalHandler(NamedTuple):
+    """The handler of one signal in a process."""
 
-    def __init__(self, host: WorldHost, number: int) -> None:
+    given: Any
+    """The function that the program gave, or `SIG_IGN`."""
+    call: Callable[[], object]
+
+
+class WorldProcess:
+    """One run of the user's program on a host, from its start to its end.
+
+    `leave` makes the program leave its event loop with that exception, as `sys.exit` in a callback does.
+    `kill` ends it as `kill -9` does.
+    """
+
+    def __init__(
+        self,
+        host: WorldHost,
+        number: int,
+        leave: Callable[[BaseException], object],
+        kill: Callable[[], object],
+    ) -> None:
         self.host = host
+        self.leave = leave
+        self._kill = kill
         self.number = number
-        """Number of the process in its world; also its process id."""
+        """Number of the process in its world."""
+        self.pid = _FIRST_PID + number
         self.ended = False
         self.main: asyncio.Task[Any] | None = None
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Its tasks that are not done."""
-        self.signal_handlers: dict[int, Callable[[], object]] = {}
+        self.left: BaseException | None = None
+        """The exception with which it has left its event loop, if it did."""
+        self.is_ending = False
+        """True once its coroutine is over, and the tasks that it has left are cancelled."""
+        self.signal_handlers: dict[int, SignalHandler] = {}
+        self.exception_handler: Callable[[Any, dict[str, Any]], object] | None = None
+        """The handler that the program gave to `loop.set_exception_handler`."""
+        self.generators: weakref.WeakValueDictionary[int, AsyncGenerator[Any, Any]] = (
+            weakref.WeakValueDictionary()
+        )
+        """Its asynchronous generators that were started, in their order."""
         self.transactional_ids: dict[str, None] = {}
         """Transactional ids of its producers."""
         self.group_ids: dict[str, None] = {}
@@ -112,12 +148,41 @@ class WorldProcess:
         """True if its next rebalance callback takes longer or raises."""
         return self.callback_fails or self.callback_takes_us > 0
 
+    def get_signal(self, number: int) -> None:
+        """Take a signal: call its handler, or end as the system would."""
+        sig = signal.Signals(number)
+        handler = self.signal_handlers.get(sig)
+        if sig is signal.SIGKILL:
+            self._kill()
+        elif handler is not None:
+            handler.call()
+        elif sig not in _IGNORED:
+            self.leave(SystemExit(f"ended by {sig.name}"))
+
     def __repr__(self) -> str:
         return f"<process {self.number} of {self.host.name}>"
 
 
 PROCESS: contextvars.ContextVar[WorldProcess | None] = contextvars.ContextVar("PROCESS", default=None)
 """The process that runs; None in the test itself and in brokers."""
+
+
+def outside() -> contextvars.Context:
+    """Return a new context of no process, for what does not end with the process that asks for it."""
+    context = contextvars.Context()
+    context.run(PROCESS.set, None)
+    return context
+
+
+def run_callback(handle: events.Handle, process: WorldProcess | None) -> None:
+    """Run a callback. `sys.exit` in a callback of a process ends that process instead of the run."""
+    if process is None:
+        events.Handle._run(handle)
+        return
+    try:
+        events.Handle._run(handle)
+    except (SystemExit, KeyboardInterrupt) as raised:
+        process.leave(raised)
 
 
 def _run_in_process(self: ProcessHandle | ProcessTimer) -> None:
@@ -130,7 +195,7 @@ def _run_in_process(self: ProcessHandle | ProcessTimer) -> None:
         host.run(_run_in_process, self)
         return
     loop = host.loop
-    events.Handle._run(self)
+    run_callback(self, process)
     used_us = loop.ahead_us + host.callback_us
     if used_us:
         loop.ahead_us = 0

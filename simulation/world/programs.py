@@ -7,11 +7,12 @@ import contextvars
 import inspect
 import signal
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Protocol
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.embedded.settings import duration
 from fencepost.simulation.kafka.member import MemberStatus
-from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
 
@@ -19,6 +20,10 @@ GRACE_S: Final = 30.0
 """The time that a program has to stop after SIGTERM, as in Kubernetes."""
 SLOW_CALLBACK_US: Final = 20_000
 """The default computing time of each callback of a slow program."""
+
+
+class NotAProgram(FencepostError):
+    """Raised if the function of a program returns no coroutine."""
 
 
 class RunsPrograms(Protocol):
@@ -71,6 +76,7 @@ class Program:
         """The exception that ended its last process, if one did."""
         self.process: WorldProcess | None = None
         self._comes_back = False
+        self._is_frozen = False
         self._ends: list[asyncio.Future[None]] = []
 
     def __repr__(self) -> str:
@@ -102,6 +108,7 @@ class Program:
         Its handler of SIGTERM is called if it has one. Without one its coroutine is cancelled, as
         `asyncio.run` does at Ctrl-C.
         """
+        grace = duration("grace", grace)
         self.wanted = False
         self._ask_to_stop(grace)
         await self.ended()
@@ -128,10 +135,10 @@ class Program:
 
         Its host's system keeps running: connections stay open, and bytes wait.
         """
+        lasts_us = None if seconds is None else round(duration("freeze", seconds) * 1e6)
         self.freeze_process()
-        if seconds is not None:
-            due = (self.generation,)
-            self._loop.schedule(self._loop.now_us + round(seconds * 1e6), self._thaw_of, due)
+        if lasts_us is not None:
+            self._loop.schedule(self._loop.now_us + lasts_us, self._thaw_of, self.generation)
 
     def thaw(self) -> None:
         """Resume it."""
@@ -139,8 +146,9 @@ class Program:
 
     def slow(self, callback_seconds: float = SLOW_CALLBACK_US / 1e6) -> None:
         """Let each callback of its event loop compute for that long; 0 ends it."""
+        callback_us = round(duration("slow", callback_seconds) * 1e6)
         self._tell("slow", f"{callback_seconds:g} s a callback")
-        self.host.slow(round(callback_seconds * 1e6))
+        self.host.slow(callback_us)
 
     # -- what a nemesis does ------------------------------------------------------------------------------
 
@@ -148,7 +156,9 @@ class Program:
         """Start a process, if none runs."""
         if self.process is not None:
             return
-        process = WorldProcess(self.host, self._world.next_process())
+        process = WorldProcess(
+            self.host, self._world.next_process(), leave=self._leave, kill=self._killed_by_itself
+        )
         self.process = self.host.process = process
         self.status, self.error = MemberStatus.RUNNING, None
         self._tell("start")
@@ -162,25 +172,32 @@ class Program:
     async def _run(self, process: WorldProcess) -> None:
         error: BaseException | None = None
         try:
-            running = self._function()
-            if not inspect.isawaitable(running):
-                raise TypeError(
-                    f"process({self.name!r}, ...): expected a coroutine function, and it returned {running!r}"
+            work = self._function()
+            if not inspect.isawaitable(work):
+                raise NotAProgram(
+                    f"process({self.name!r}, ...): the function returned {work!r}, expected a coroutine. "
+                    "Give an async function, without asyncio.run around it"
                 )
-            await running
+            await work
+        except GeneratorExit:
+            raise  # the run is over
         except asyncio.CancelledError as raised:
             if self.status is not MemberStatus.STOPPING:
                 error = raised  # something that it waited for was cancelled, as if by an error
-        except (SystemExit, KeyboardInterrupt, Exception) as raised:
+        except BaseException as raised:
             error = raised
+        process.is_ending = True
         await _end_the_rest(process)
-        contextvars.Context().run(self._loop.call_soon, self._ended, process, error)
+        # After what it computed last: nothing of it happens when it is killed meanwhile.
+        ended = partial(self.host.run, self._ended)
+        self._loop.schedule(self._loop.here_us, ended, (process, process.left or error))
 
-    def _ended(self, process: WorldProcess, error: BaseException | None) -> None:
+    def _ended(self, end: tuple[WorldProcess, BaseException | None]) -> None:
+        process, error = end
         if process.ended:
             return
         self._end(process, MemberStatus.STOPPED)
-        if isinstance(error, OutsideWorld) or (error is not None and not isinstance(error, SystemExit)):
+        if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.error = error
             self._tell("crash", f"{type(error).__name__}: {error}")
             self._world.program_failed(self, error)
@@ -194,6 +211,7 @@ class Program:
 
     def _end(self, process: WorldProcess, status: MemberStatus) -> None:
         process.ended = True
+        self._is_frozen = False
         self.process = None
         self.status = status
         self._world.bury(process)
@@ -203,6 +221,22 @@ class Program:
         for each in ends:
             if not each.done():
                 each.set_result(None)
+
+    def _leave(self, error: BaseException) -> None:
+        """Let its process leave the event loop: what runs is cancelled, as `asyncio.run` does it."""
+        process = self.process
+        if process is not None and process.left is None:
+            process.left = error
+            self._cancel(process)
+
+    @staticmethod
+    def _cancel(process: WorldProcess) -> None:
+        if process.main is not None and not process.is_ending:
+            process.main.cancel()
+
+    def _killed_by_itself(self) -> None:
+        self.crash("killed by itself")
+        self.restart_later()
 
     def crash(self, why: str = "") -> None:
         """End its process without notifying any peer."""
@@ -218,9 +252,9 @@ class Program:
         self.status = MemberStatus.STOPPING
         handler = process.signal_handlers.get(signal.SIGTERM)
         if handler is not None:
-            handler()
-        elif process.main is not None:
-            process.main.cancel()
+            handler.call()
+        else:
+            self._cancel(process)
         self._loop.schedule(self._loop.now_us + round(grace * 1e6), self._out_of_patience, process)
 
     def _out_of_patience(self, process: WorldProcess) -> None:
@@ -245,18 +279,27 @@ class Program:
         if self.status is MemberStatus.RUNNING:
             self.status = MemberStatus.FROZEN
             self._tell("freeze")
+            self._is_frozen = True
             self.host.freeze()
 
     def thaw_process(self) -> None:
         """Resume it, unless its process has ended."""
-        if self.status is MemberStatus.FROZEN:
+        if not self._is_frozen:
+            return
+        self._is_frozen = False
+        if self.status is MemberStatus.FROZEN:  # else it was asked to stop meanwhile
             self.status = MemberStatus.RUNNING
             self._tell("thaw")
-            self.host.hindered_us = self._loop.now_us
+        self.host.hindered_us = self._loop.now_us
+        # Not within the step of a test: asyncio does not run one task inside of another.
+        self._loop.schedule(self._loop.now_us, self._thawed, self.generation)
+
+    def _thawed(self, generation: int) -> None:
+        if generation == self.generation:
             self.host.thaw()
 
-    def _thaw_of(self, due: tuple[int]) -> None:
-        if due[0] == self.generation:
+    def _thaw_of(self, generation: int) -> None:
+        if generation == self.generation:
             self.thaw_process()
 
     def slow_callback(self, lasts_us: int) -> None:
@@ -292,6 +335,9 @@ async def _end_the_rest(process: WorldProcess) -> None:
         task.cancel()
     if rest:
         await asyncio.gather(*rest, return_exceptions=True)
+    generators = list(process.generators.values())
+    if generators:
+        await asyncio.gather(*(each.aclose() for each in generators), return_exceptions=True)
 
 
 def check_name(name: object, taken: Callable[[str], bool]) -> str:
@@ -302,5 +348,5 @@ def check_name(name: object, taken: Callable[[str], bool]) -> str:
     if not isinstance(name, str) or not name or not all(c.isalnum() or c in "-._" for c in name):
         raise FencepostError(f"process({name!r}): expected a host name of letters, digits, '-', '.' and '_'")
     if taken(name):
-        raise FencepostError(f"process({name!r}): there is a host of that name already")
+        raise FencepostError(f"process({name!r}): that name stands for a host already. Choose another one")
     return name

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import gc
+import inspect
 import io
 import logging
 import sys
@@ -19,7 +20,7 @@ import msgspec
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.faults.draw import Draw, draw
 from fencepost.simulation.interrupts import between_steps
-from fencepost.simulation.kernel.loop import Deadlock, TooManyEvents
+from fencepost.simulation.kernel.loop import Deadlock, OutsideWorld, TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.run import WORLD
@@ -28,7 +29,7 @@ from fencepost.simulation.trace.schema import Row, RowKind
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
-from fencepost.simulation.world.processes import PROCESS, WorldProcess
+from fencepost.simulation.world.processes import PROCESS, WorldProcess, outside
 from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
 from fencepost.simulation.world.world import SimulatedWorld
 
@@ -70,6 +71,8 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     """The violations. If an exception ended the test, it is the last one."""
     trouble: str = ""
     """The traceback of that exception, and before it that of a program which `program-runs` reports."""
+    where: str = ""
+    """The line of the test function's file that raised it, or called what did."""
     virtual_seconds: float
     wall_seconds: float
     events: int
@@ -160,7 +163,7 @@ class _Run:
 
     def go(self) -> None:
         """Run until the test is over."""
-        self._task = self._loop.create_task(self._play(), name="test", context=contextvars.Context())
+        self._task = self._loop.create_task(self._play(), name="test", context=outside())
         self._task.add_done_callback(self._over)
         self._loop.schedule(round(LONGEST_S * 1e6), self._too_long, None)
         try:
@@ -169,10 +172,20 @@ class _Run:
             self._error = error
         if self.world.failure is not None:
             self._error = self.world.failure
-        elif self._error is None and self._task.done() and not self._task.cancelled():
-            self._error = self._task.exception()
+        elif self._error is None:
+            self._error = self._error_of(self._task)
         if isinstance(self._error, KeyboardInterrupt | SystemExit):
             raise self._error
+
+    def _error_of(self, task: asyncio.Task[None]) -> BaseException | None:
+        """Return the exception that ended the test, if one did."""
+        if task.cancelled():
+            return asyncio.CancelledError("the test was cancelled: a future that it awaited, or its own task")
+        if task.done():
+            return task.exception()
+        if self.world.violations:
+            return None  # one of them ended the run
+        return RuntimeError("the loop was stopped before the test was over")
 
     async def _play(self) -> None:
         world, settings = self.world, self._settings
@@ -206,8 +219,7 @@ class _Run:
         self._look(None)
         self._collect(None)
         await self._function(world)
-        if not world.has_settled and any(each.is_running for each in world.programs.values()):
-            await world.settled()
+        await world.end()
         for violation in world.check():
             if violation.invariant not in _OF_CLIENTS:
                 world.report(violation.invariant, violation.message)
@@ -231,7 +243,7 @@ class _Run:
         self._loop.schedule(self._loop.now_us + _COLLECT_US, self._collect, None)
 
     def _over(self, _: object) -> None:
-        self._loop.stop()
+        self._loop.halt()
 
     def _too_long(self, _: object) -> None:
         self.world.fail(TimeoutError(f"the test is not over after {LONGEST_S:g} virtual seconds"))
@@ -241,6 +253,8 @@ class _Run:
         error = context.get("exception")
         handle, task = context.get("handle"), context.get("task") or context.get("future")
         if PROCESS.get() is not None or getattr(handle, "process", None) is not None or task is not None:
+            if isinstance(error, OutsideWorld):
+                self.world.fail(error)  # no program has handled it
             logging.getLogger("asyncio").error(context["message"], exc_info=error)
         elif error is not None:
             self.world.fail(error)
@@ -266,6 +280,7 @@ class _Run:
             digest=world.digest(),
             violations=world.violations,
             trouble=trouble,
+            where="" if error is None else self._where(error),
             virtual_seconds=self._loop.now_us / 1e6,
             wall_seconds=wall_seconds,
             events=self._loop.events,
@@ -275,6 +290,11 @@ class _Run:
             rows=_rows_of(world) if keep_rows and world.is_started else [],
             names=dict(world.endpoint.observer.names) if keep_rows and world.is_started else {},
         )
+
+    def _where(self, error: BaseException) -> str:
+        file = inspect.getfile(self._function)
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+        return f"line {lines[-1]}" if lines else ""
 
     def take_down(self) -> None:
         """Release all tasks. A `finally` of a killed process had no effect, and has none now."""

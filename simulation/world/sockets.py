@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rules import Direction
-from fencepost.simulation.world.processes import PROCESS
+from fencepost.simulation.world.processes import PROCESS, run_callback
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop
@@ -28,6 +28,8 @@ WINDOW: Final = 256 * 1024
 """The bytes that may be under way or unread in one direction of a connection, by default."""
 _ROOM: Final = 3
 """A socket is writable again when this part of its window is free, as on Linux."""
+_FLAGS: Final = getattr(socket, "SOCK_NONBLOCK", 0) | getattr(socket, "SOCK_CLOEXEC", 0)
+"""Flags in a socket's type, on Linux only."""
 ANY: Final = "0.0.0.0"
 
 Address = tuple[str, int]
@@ -51,7 +53,7 @@ class ReadinessHandle(events.Handle):
         process = self._context.get(PROCESS)  # type: ignore[attr-defined]
         if process is not None and process.ended:
             return
-        super()._run()
+        run_callback(self, process)
         host, loop = self.host, self._loop  # type: ignore[attr-defined]
         if process is not None and (used_us := loop.ahead_us + host.callback_us) and not process.ended:
             loop.ahead_us = 0
@@ -113,7 +115,7 @@ class VirtualSocket:
         host: WorldHost,
     ) -> None:
         self.family = socket.AF_INET if family == -1 else socket.AddressFamily(family)
-        kind = socket.SOCK_STREAM if type == -1 else type & ~(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        kind = socket.SOCK_STREAM if type == -1 else type & ~_FLAGS
         self.type = socket.SocketKind(kind)
         self.proto = 0 if proto == -1 else proto
         if fileno is not None:

@@ -55,8 +55,14 @@ class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def child_count(wanted: int | None, seeds: int) -> int:
     """Return the number of children: one for each core, or a single one under pytest-xdist."""
     if wanted is None:
-        wanted = 1 if "PYTEST_XDIST_WORKER" in os.environ else len(os.sched_getaffinity(0))
+        wanted = 1 if "PYTEST_XDIST_WORKER" in os.environ else _cores()
     return max(1, min(wanted, seeds))
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def spread(job: SeedJob, children: int) -> list[SeedAnswer]:
@@ -77,12 +83,13 @@ def _in_child(job: SeedJob) -> SeedAnswer:
         env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
         check=False,
     )
-    if done.returncode:
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
         raise EnvironmentLacks(
             f"the process that ran seeds {job.seeds[:3]}... of {job.name} ended with status "
-            f"{done.returncode}; what it wrote to stderr says why"
+            f"{done.returncode} and no result; what it wrote to stderr says why"
         )
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=SeedAnswer)
+    return msgspec.json.decode(lines[-1], type=SeedAnswer)
 
 
 def load_test(job: SeedJob) -> Any:

@@ -6,15 +6,21 @@ thread, it does what the original does. So references that a module keeps for it
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import contextvars
+import errno
 import importlib
 import os
 import random
+import resource
+import select
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import uuid
@@ -26,15 +32,17 @@ import time_machine
 
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Streams
-from fencepost.simulation.world.clients import client_methods
+from fencepost.simulation.world.clients import client_methods, set_members
 from fencepost.simulation.world.loop import WorldLoop
-from fencepost.simulation.world.processes import PROCESS
+from fencepost.simulation.world.processes import PROCESS, SignalHandler
 from fencepost.simulation.world.sockets import VirtualSocket
 
 EPOCH_S: Final = 1_767_225_600
 """The time of day when a run begins: 2026-01-01 00:00 UTC."""
 _NODE: Final = 0x0242AC110002
 """The hardware address that `uuid.uuid1` sees."""
+_PATIENT_READS: Final = 10_000
+"""Reads of the clock at one moment, after which each read takes a microsecond."""
 _THREADS = "a second thread has no virtual time"
 _PROGRAMS = "another program has no virtual time"
 
@@ -47,10 +55,26 @@ class Machine:
         self.thread = threading.get_ident()
         self.random = streams.random("machine")
         self.seeds = streams.random("machine/seeds")
+        self._read_us = -1
+        self._reads = 0
+
+    def now_us(self) -> int:
+        """Microseconds since the run began.
+
+        A program that asks again and again waits for the clock to move on, so it then does.
+        """
+        here_us = self.loop.here_us
+        if here_us != self._read_us:
+            self._read_us, self._reads = here_us, 0
+        self._reads += 1
+        if self._reads > _PATIENT_READS and PROCESS.get() is not None:
+            self.loop.sleep_blocking(0.000_001)
+            self._read_us = self.loop.here_us
+        return here_us
 
     def now_ns(self) -> int:
-        """Nanoseconds since the run began."""
-        return self.loop.here_us * 1_000
+        """The same in nanoseconds."""
+        return self.now_us() * 1_000
 
 
 _machines: list[Machine] = []
@@ -74,13 +98,23 @@ class _Real:
     process_time_ns = staticmethod(time.process_time_ns)
     thread_time = staticmethod(time.thread_time)
     thread_time_ns = staticmethod(time.thread_time_ns)
+    clock_gettime = staticmethod(time.clock_gettime)
+    clock_gettime_ns = staticmethod(time.clock_gettime_ns)
     sleep = staticmethod(time.sleep)
     urandom = staticmethod(os.urandom)
     getpid = staticmethod(os.getpid)
+    getrlimit = staticmethod(resource.getrlimit)
+    kill = staticmethod(os.kill)
     set_handler = staticmethod(signal.signal)
+    get_handler = staticmethod(signal.getsignal)
+    raise_signal = staticmethod(signal.raise_signal)
+    wait_for_thread = threading.Condition.wait
     tcp_socket = socket.socket
     getaddrinfo = staticmethod(socket.getaddrinfo)
     gethostbyname = staticmethod(socket.gethostbyname)
+    gethostbyname_ex = staticmethod(socket.gethostbyname_ex)
+    gethostbyaddr = staticmethod(socket.gethostbyaddr)
+    getnameinfo = staticmethod(socket.getnameinfo)
     gethostname = staticmethod(socket.gethostname)
     getfqdn = staticmethod(socket.getfqdn)
     seed = random.Random.seed
@@ -99,11 +133,24 @@ def _clock(original: Callable[[], Any], *, whole: bool) -> Callable[[], Any]:
         machine = _machine()
         if machine is None:
             return original()
-        now_ns = machine.now_ns()
-        return now_ns if whole else machine.loop.time()
+        return machine.now_ns() if whole else machine.now_us() / 1_000_000
 
     read.__name__ = read.__qualname__ = original.__name__
     return read
+
+
+def _clock_gettime(clock: int) -> float:
+    machine = _machine()
+    if machine is None or clock == time.CLOCK_REALTIME:  # time_machine has this one
+        return _Real.clock_gettime(clock)
+    return machine.now_us() / 1_000_000
+
+
+def _clock_gettime_ns(clock: int) -> int:
+    machine = _machine()
+    if machine is None or clock == time.CLOCK_REALTIME:
+        return _Real.clock_gettime_ns(clock)
+    return machine.now_ns()
 
 
 def _sleep(seconds: float) -> None:
@@ -126,6 +173,10 @@ def _urandom(size: int) -> bytes:
     return _Real.urandom(size) if machine is None else machine.random.randbytes(size)
 
 
+def _getrandom(size: int, flags: int = 0) -> bytes:
+    return _urandom(size)
+
+
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
     if a is None and (machine := _machine()) is not None and self is not machine.seeds:
         a = machine.seeds.getrandbits(64)
@@ -136,7 +187,14 @@ def _getpid() -> int:
     if _machine() is None:
         return _Real.getpid()
     process = PROCESS.get()
-    return 1 if process is None else 100 + process.number
+    return 1 if process is None else process.pid
+
+
+def _getrlimit(which: int) -> tuple[int, int]:
+    """Let no limit of this machine decide how many virtual sockets there may be."""
+    if _machine() is None or which != resource.RLIMIT_NOFILE:
+        return _Real.getrlimit(which)
+    return resource.RLIM_INFINITY, resource.RLIM_INFINITY
 
 
 # -- sockets ------------------------------------------------------------------------------------------------
@@ -175,6 +233,29 @@ def _gethostbyname(name: str) -> str:
     return str(machine.loop.network.resolve(name, None)[0][4][0])
 
 
+def _gethostbyname_ex(name: str) -> tuple[str, list[str], list[str]]:
+    machine = _machine()
+    if machine is None:
+        return _Real.gethostbyname_ex(name)
+    return name, [], [str(each[4][0]) for each in machine.loop.network.resolve(name, None)]
+
+
+def _gethostbyaddr(name: str) -> tuple[str, list[str], list[str]]:
+    machine = _machine()
+    if machine is None:
+        return _Real.gethostbyaddr(name)
+    network = machine.loop.network
+    address = str(network.resolve(name, None)[0][4][0])
+    return network.name_of(address), [], [address]
+
+
+def _getnameinfo(address: Any, flags: int) -> tuple[str, str]:
+    machine = _machine()
+    if machine is None:
+        return _Real.getnameinfo(address, flags)
+    return machine.loop.network.name_of(address[0]), str(address[1])
+
+
 def _gethostname() -> str:
     machine = _machine()
     return _Real.gethostname() if machine is None else machine.loop.network.here().name
@@ -192,12 +273,63 @@ def _signal(number: int, handler: Any) -> Any:
     if _machine() is None or process is None:
         return _Real.set_handler(number, handler)
     sig = signal.Signals(number)
-    before = process.signal_handlers.get(sig)
-    if callable(handler):
-        process.signal_handlers[sig] = lambda: handler(sig, None)
+    before = _getsignal(sig)
+    if handler is signal.SIG_IGN:
+        process.signal_handlers[sig] = SignalHandler(handler, lambda: None)
+    elif callable(handler):
+        loop, context = process.host.loop, contextvars.copy_context()
+        process.signal_handlers[sig] = SignalHandler(
+            handler, lambda: loop.call_soon(handler, sig, None, context=context)
+        )
     else:
         process.signal_handlers.pop(sig, None)
-    return before or signal.SIG_DFL
+    return before
+
+
+def _getsignal(number: int) -> Any:
+    process = PROCESS.get()
+    if _machine() is None or process is None:
+        return _Real.get_handler(number)
+    handler = process.signal_handlers.get(signal.Signals(number))
+    return signal.SIG_DFL if handler is None else handler.given
+
+
+def _kill(pid: int, number: int) -> None:
+    if _machine() is None:
+        _Real.kill(pid, number)
+        return
+    process = PROCESS.get()
+    if process is None:
+        raise refusal("os.kill()", "processes of the world are not the machine's", "program.stop() or kill()")
+    if pid != process.pid:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    if number:
+        process.get_signal(number)
+
+
+def _raise_signal(number: int) -> None:
+    if _machine() is None:
+        _Real.raise_signal(number)
+    else:
+        _kill(_getpid(), number)
+
+
+# -- threads ------------------------------------------------------------------------------------------------
+
+
+def _wait_for_thread(self: threading.Condition, timeout: float | None = None) -> bool:
+    """Stand in for all waits of `threading`, `queue` and `concurrent.futures`: no thread can end them."""
+    machine = _machine()
+    if machine is None:
+        return _Real.wait_for_thread(self, timeout)
+    if timeout is None or PROCESS.get() is None:
+        raise refusal(
+            "a wait for another thread (threading, queue, concurrent.futures)",
+            "it would block the only thread there is",
+            "asyncio, and await what a thread would wait for",
+        )
+    machine.loop.sleep_blocking(timeout)
+    return False
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
@@ -218,10 +350,28 @@ def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
     return refuse
 
 
+_OWN_CODE = "world.process() for your own code, or a substitute in the test"
+_BLOCKS = "it would block the only thread there is"
+_REAL_TIME = "it counts real time"
+_ENDS_ALL = "it would end the run"
+_REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
+    *(
+        (os, name, _PROGRAMS, _OWN_CODE)
+        for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen")
+    ),
+    *((os, name, _ENDS_ALL, "sys.exit()") for name in ("execv", "execve", "abort", "_exit")),
+    *((signal, name, _REAL_TIME, "loop.call_later()") for name in ("alarm", "setitimer")),
+    *((signal, name, _BLOCKS, "a handler") for name in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
+    *((select, name, _BLOCKS, "asyncio's streams") for name in ("select", "poll")),
+)
+"""Functions that have no place in a run: module, name, reason and what to use."""
 _SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
     ("socket", _Socket),
     ("getaddrinfo", _getaddrinfo),
     ("gethostbyname", _gethostbyname),
+    ("gethostbyname_ex", _gethostbyname_ex),
+    ("gethostbyaddr", _gethostbyaddr),
+    ("getnameinfo", _getnameinfo),
     ("gethostname", _gethostname),
     ("getfqdn", _getfqdn),
 )
@@ -232,10 +382,21 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
     for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
         yield time, name, _clock(getattr(_Real, name), whole=False)
         yield time, f"{name}_ns", _clock(getattr(_Real, f"{name}_ns"), whole=True)
+    yield time, "clock_gettime", _clock_gettime
+    yield time, "clock_gettime_ns", _clock_gettime_ns
     yield time, "sleep", _sleep
     yield os, "urandom", _urandom
     yield os, "getpid", _getpid
+    yield os, "kill", _kill
+    yield resource, "getrlimit", _getrlimit
+    if hasattr(os, "getrandom"):
+        yield os, "getrandom", _getrandom
     yield signal, "signal", _signal
+    yield signal, "getsignal", _getsignal
+    yield signal, "raise_signal", _raise_signal
+    for module, name, reason, instead in _REFUSED:
+        if (original := getattr(module, name, None)) is not None:
+            yield module, name, _refusing(original, f"{module.__name__}.{name}()", reason, instead)
     for name, substitute in _SOCKETS:
         yield socket, name, substitute
     tcp = "asyncio's streams between hosts of the world"
@@ -244,10 +405,6 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
         "socketpair",
         _refusing(socket.socketpair, "socket.socketpair()", "hosts speak TCP only", tcp),
     )
-    own = "world.process() for your own code, or a substitute in the test"
-    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen"):
-        if (original := getattr(os, name, None)) is not None:
-            yield os, name, _refusing(original, f"os.{name}()", _PROGRAMS, own)
 
 
 def _methods() -> Iterator[tuple[type, str, Any]]:
@@ -259,11 +416,11 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
         "start",
         _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, at_once),
     )
-    own = "world.process() for your own code, or a substitute in the test"
+    yield threading.Condition, "wait", _wait_for_thread
     yield (
         subprocess.Popen,
         "__init__",
-        _refusing(subprocess.Popen.__init__, "subprocess.Popen()", _PROGRAMS, own),
+        _refusing(subprocess.Popen.__init__, "subprocess.Popen()", _PROGRAMS, _OWN_CODE),
     )
     for name in ("wrap_socket", "wrap_bio"):
         yield (
@@ -280,6 +437,7 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
 
     yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(_run_at_once)
     yield from client_methods()
+    yield from set_members()
 
 
 async def _run_at_once(
@@ -293,7 +451,7 @@ async def _run_at_once(
     if _machine() is None:
         original = _anyio_threads
         return await original(cls, func, args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
-    return func(*args)
+    return await asyncio.get_running_loop().run_in_executor(None, func, *args)
 
 
 _anyio_threads: Any = None
@@ -349,6 +507,8 @@ def _client_refusal(name: str, original: Any) -> Any:
 
 
 _references: _References | None = None
+_INHERITED: Final = object()
+"""Stands for the original of a method that its class inherits."""
 
 
 @contextlib.contextmanager
@@ -364,7 +524,7 @@ def substituted(machine: Machine) -> Iterator[None]:
         _references = _References()
     _references.look()
     methods = list(_methods())  # imports the modules of the methods
-    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in methods]
+    before = [(owner, name, owner.__dict__.get(name, _INHERITED)) for owner, name, _ in methods]
     _anyio_threads = next(old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread")
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
     travel = time_machine.travel(EPOCH_S, tick=False)
@@ -377,14 +537,19 @@ def substituted(machine: Machine) -> Iterator[None]:
         for owner, name, substitute in methods:
             setattr(owner, name, substitute)
         uuid._node = _NODE  # type: ignore[attr-defined]
+        tempfile._name_sequence = None  # type: ignore[attr-defined]  # it has a random state of its own
         random.seed(machine.seeds.getrandbits(64))
         yield
     finally:
         _machines.pop()
         for owner, name, original in before:
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
         for names, key, original, _ in _references.found:
             names[key] = original
         travel.stop()
         random.setstate(state)
         uuid._node = node  # type: ignore[attr-defined]
+        tempfile._name_sequence = None  # type: ignore[attr-defined]

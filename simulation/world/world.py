@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import inspect
 import traceback
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
@@ -36,7 +37,7 @@ from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, Done, Oracles
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
-from fencepost.simulation.world.programs import Program, check_name
+from fencepost.simulation.world.programs import NotAProgram, Program, check_name
 
 P = ParamSpec("P")
 
@@ -56,12 +57,22 @@ IDLE_S: Final = 60.0
 
 It is also the time that a consumer has to join its group: aiokafka waits 40 s for the response to a request.
 """
+TWICE_S: Final = 20.0
+"""The same if a program has failed since the faults: it is started again, and may fail again."""
 STUCK_S: Final = 310.0
 """The same if something is missing: a commit, a record that is not done, or what is to hold eventually.
 
 aiokafka may use old metadata for five minutes. It may ask a broker that leads a partition no more for its
 first offset, again and again. Or it may believe that a topic has no partitions, after an error for it.
 """
+_CRASHES: Final = (
+    Exception,
+    BaseExceptionGroup,
+    SystemExit,
+    KeyboardInterrupt,
+    asyncio.CancelledError,
+)
+"""Exceptions with which programs end on a real machine, too."""
 SETTLES: Final = "settles"
 PROGRAM_RUNS: Final = "program-runs"
 
@@ -123,6 +134,11 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Set when the phase without faults begins."""
         self._calm_since: float | None = None
         self.has_settled = False
+        self._failures = 0
+        """The number of processes that an exception has ended."""
+        self._groups_by_process: dict[tuple[int, str, int], str] = {}
+        """The group for which a process does records of a topic: by its number, the topic, and how many
+        groups it knows."""
         self._values: dict[tuple[TopicPartition, int], Text] = {}
         self._always: list[tuple[str, Callable[[], bool]]] = []
         self._eventually: list[tuple[str, Callable[[], bool]]] = []
@@ -171,6 +187,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def calm(self) -> None:
         """End the faults."""
         self._calm_since = self.loop.time()
+        self._failures = 0
         self.faults_over.set()
 
     # -- programs ---------------------------------------------------------------------------------------
@@ -188,9 +205,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
         :raises FencepostError: if it is no coroutine function, or a host has that name already.
         """
-        check_name(name, self.network.hosts.__contains__)
+        check_name(name, self.network.has_name)
         if not callable(function):
             raise FencepostError(f"process({name!r}, {function!r}): expected a coroutine function")
+        self.has_settled = False
         host = self.network.add_host(name)
         program = Program(self, host, partial(function, *args, **kwargs), restarts=True)
         self.programs[name] = program
@@ -207,8 +225,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.endpoint.observer.note(program.name, RowKind.HOST, detail=f"{what} {detail}".strip())
 
     def program_failed(self, program: Program, error: BaseException) -> None:
-        """Note that a program has ended by an exception: what can't be simulated ends the run."""
-        if isinstance(error, OutsideWorld):
+        """Note that a program has ended by an exception.
+
+        What can't be simulated ends the run, and so does a verdict such as `pytest.fail`.
+        """
+        self._failures += 1
+        if isinstance(error, OutsideWorld | NotAProgram) or not isinstance(error, _CRASHES):
             self.fail(error)
         elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
             self.program_trouble = self.program_trouble or "".join(
@@ -244,7 +266,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
         Values may be given as a list, too. With `over` they are appended evenly over that many seconds.
         """
-        flat = _flat(values)
+        self.has_settled = False
+        flat = _flat(topic, values)
         length = duration("over", over)
         if timestamp_ms is not None:
             whole("timestamp_ms", timestamp_ms, 0, 2**63 - 1)
@@ -297,8 +320,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Start a broker that was stopped."""
         await self.thread.wait_for(self.endpoint.brokers.start_broker(node_id))
 
-    def done(self, record: object) -> None:
+    def done(self, record: object, *, group: str | None = None) -> None:
         """Report that a program has done its work on a record: what a client's `getone` gave, or its like.
+
+        A program whose consumers read the topic in several groups says for which `group` it did the record.
 
         :raises FencepostError: if it has no topic, partition and offset.
         """
@@ -316,9 +341,43 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         name = "test" if process is None else process.host.name
         number = 0 if process is None else process.number
         key = getattr(raw, "key", None)
-        done = Done(partition, offset, name, number, self.loop.now_us)
-        self.oracles.processed(done, key.encode() if isinstance(key, str) else key)
-        self._done_digest.update(f"{done}\n".encode())
+        done = Done(
+            partition,
+            offset,
+            name,
+            number,
+            self.loop.here_us,
+            self._group_of(process, partition.topic) if group is None else group,
+        )
+        noted = (process, done, key.encode() if isinstance(key, str) else key)
+        if self.loop.ahead_us:
+            self.loop.schedule(self.loop.here_us, self._note, noted)  # it has slept or computed before
+        else:
+            self._note(noted)
+
+    def _note(self, noted: tuple[WorldProcess | None, Done, bytes | None]) -> None:
+        process, done, key = noted
+        if process is None or not process.ended:
+            self.oracles.processed(done, key)
+            self._done_digest.update(f"{done}\n".encode())
+
+    def _group_of(self, process: WorldProcess | None, topic: str) -> str:
+        """Return the group in which a process reads a topic; nothing if it is in several, or in none."""
+        if process is None:
+            return ""
+        key = (process.number, topic, len(process.group_ids))
+        found = self._groups_by_process.get(key)
+        if found is None:
+            reading = [each for each in process.group_ids if self._reads(each, topic)]
+            found = reading[0] if len(reading) == 1 else ""
+            if found:
+                self._groups_by_process[key] = found
+        return found
+
+    def _reads(self, group_id: str, topic: str) -> bool:
+        return any(topic == each for each, _ in self._offsets(group_id)) or any(
+            topic in member.topics for member in self.group(group_id).members()
+        )
 
     @property
     def processed(self) -> list[Text]:
@@ -334,8 +393,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     # -- waiting ----------------------------------------------------------------------------------------
 
     def always(self, holds: Callable[[], bool], name: str = "always") -> None:
-        """Require something to hold from now on: it is checked ten times a virtual second, and after each
-        record.
+        """Require something to hold from now on: it is checked ten times a virtual second, and at the end.
 
         :raises FencepostError: if it is no function.
         """
@@ -358,14 +416,16 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         too. If something is missing, nothing must happen for `STUCK_S` seconds. After `timeout` seconds since
         the last fault, the invariant `settles` does not hold.
         """
+        timeout = duration("timeout", timeout)  # virtual time
         await self.faults_over.wait()
         begin = self.loop.time()
+        self.has_settled = False
         seen, since = self._progress(), begin
         while True:
             await asyncio.sleep(0.25)
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
-                seen, since = progress, now
+                seen, since = progress, now  # also when a program has failed once more
             quiet_s = now - since
             if quiet_s > QUIET_S and quiet_s > self._patience_s() and not self._unstable():
                 break
@@ -379,6 +439,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Return for how long nothing must happen before the world has settled."""
         if not all(holds() for _, holds in self._eventually):
             return STUCK_S
+        if self._failures:  # perhaps a program fails again and again
+            return IDLE_S if self._failures > 1 else TWICE_S
         if self._has_settled():
             return IDLE_S if any(map(self._is_joining, self.programs.values())) else QUIET_S
         return STUCK_S if any(map(self._is_behind, self._groups())) else IDLE_S
@@ -396,9 +458,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         done = self.oracles.done
         return any(offset not in done.get(partition, ()) for partition, offset in waiting)
 
-    def _progress(self) -> tuple[int, int]:
+    def _progress(self) -> tuple[int, int, int]:
         done = sum(len(each) for each in self.oracles.done.values())
-        return done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
+        return self._failures, done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
 
     def _groups(self) -> list[str]:
         found: list[str] = []
@@ -477,12 +539,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self.violations.append(Violation(invariant=invariant, seq=trace.seq, t_us=at_us, message=message))
             self.endpoint.observer.note("", RowKind.VIOLATION, error=invariant, detail=message)
             if invariant == self.until:
-                self.loop.stop()
+                self.loop.halt()
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error that is the test's own."""
         self.failure = self.failure or error
-        self.loop.stop()
+        self.loop.halt()
 
     def _stepped(self, step: ObservedStep) -> None:
         """Follow what a step of a coordinator has committed, and the owners that it has set."""
@@ -543,12 +605,27 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             return 0
         return self.loop.now_us if found.host.callback_us else found.host.hindered_us
 
+    async def end(self) -> None:
+        """Judge the end of a test. It first waits for programs that are to run, unless the test has done so.
+
+        If the test has taken all programs down, nothing says that they had time to do all records.
+        """
+        if not self.has_settled:
+            if any(each.wanted or each.is_running for each in self.programs.values()):
+                await self.settled()
+            else:
+                self._judge_eventually()
+        self.look()
+
     def judge_end(self) -> None:
         """Judge what must hold once all has settled."""
         self.oracles.all_done(self.ends())
+        self._judge_eventually()
+
+    def _judge_eventually(self) -> None:
         for name, holds in self._eventually:
             if not holds():
-                self.report(name, "it does not hold though the world has settled")
+                self.report(name, "it does not hold at the end")
 
     def digest(self) -> str:
         """A hash of the run: all that was sent, and all that was done."""
@@ -556,13 +633,17 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return self._done_digest.hexdigest()
 
 
-def _flat(values: Iterable[Text | Iterable[Text]]) -> list[Text]:
+def _flat(topic: str, values: Iterable[Text | Iterable[Text]]) -> list[Text]:
     flat: list[Text] = []
     for value in values:
         if value is None or isinstance(value, str | bytes):
             flat.append(value)
-        else:
+        elif isinstance(value, Iterable):
             flat.extend(value)
+        else:
+            raise FencepostError(
+                f"produce({topic!r}, {value!r}): expected text, bytes, None, or a list of them"
+            )
     return flat
 
 
@@ -583,6 +664,6 @@ def _committed_from(log: PartitionLog, offset: int) -> Iterator[int]:
 
 
 def _function(verb: str, holds: Callable[[], bool]) -> Callable[[], bool]:
-    if not callable(holds):
+    if not callable(holds) or inspect.iscoroutinefunction(holds):
         raise FencepostError(f"{verb}({holds!r}): expected a function without arguments that returns a bool")
     return holds

@@ -513,7 +513,7 @@ def test_wrong_use_of_the_decorator_is_told() -> None:
     with pytest.raises(FencepostError, match=r"expected @fencepost\.simulated\(\)"):
         decorate(_without_world)
     for wrong in (_without_world, _Tests.method):
-        with pytest.raises(FencepostError, match="expected a function with one parameter, the world"):
+        with pytest.raises(FencepostError, match="expected an async function that takes a world"):
             decorate()(wrong)
 
 
@@ -524,7 +524,7 @@ def test_program_that_is_no_coroutine_function_is_told() -> None:
         await world.settled(timeout=80)
 
     told = run_simulated(test, topics=TOPICS, faults=()).violations[0].message
-    assert "process('worker', ...): expected a coroutine function, and it returned {}" in told
+    assert "process('worker', ...): the function returned {}, expected a coroutine" in told
 
 
 def test_plain_assert_is_told_by_its_line_of_code() -> None:

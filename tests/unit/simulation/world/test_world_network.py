@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencepost import SimulatedWorld, run_simulated
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Streams, constant
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
@@ -314,6 +315,39 @@ def test_cut_connection_is_reset_on_both_sides() -> None:
         server.close()
 
     virtually(main)
+
+
+@pytest.mark.parametrize(("bound", "is_reached"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_server_is_reached_only_at_its_address(bound: str, is_reached: bool) -> None:
+    reached: dict[tuple[str, str], bool] = {}
+
+    async def connect(name: str) -> None:
+        try:
+            _, writer = await asyncio.open_connection(name, 7)
+        except ConnectionRefusedError:
+            reached[socket.gethostname(), name] = False
+        else:
+            reached[socket.gethostname(), name] = True
+            writer.close()
+
+    async def serve() -> None:
+        await asyncio.start_server(_echo, bound, 7)
+        await connect("localhost")
+        await connect("server")
+        await asyncio.sleep(1_000)
+
+    async def test(world: SimulatedWorld) -> None:
+        server = world.process("server", serve)
+        await asyncio.sleep(1)
+        await world.process("client", connect, "server").ended()
+        server.kill()
+
+    assert run_simulated(test, faults=()).violations == []
+    assert reached == {
+        ("server", "localhost"): True,
+        ("server", "server"): is_reached,
+        ("client", "server"): is_reached,
+    }
 
 
 def test_unknown_host_is_named_with_those_that_exist() -> None:
