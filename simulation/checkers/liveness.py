@@ -270,8 +270,15 @@ class Liveness(Checker):
             self._disturbed(now_us)
         findings = list(self._findings())
         self.converged = not findings
-        if self._over_time(now_us):
+        if self._over_time(now_us + 1):  # the bound itself is enough
             self.report_all(findings)
+
+    def _is_outside(self, host: str, state: str) -> bool:
+        """Return true if a member does not count: it has failed for good, or has no subscription."""
+        if state != UNSUBSCRIBED:
+            return state == FATAL
+        wanted = self.world.subscription_of(host)
+        return wanted is None or not any(wanted)
 
     def _findings(self) -> Iterator[Finding]:
         coordinator = self.world.active
@@ -289,7 +296,7 @@ class Liveness(Checker):
         joined = {
             member_id: host
             for member_id, host in live.items()
-            if host.driver is not None and host.driver.state not in _OUTSIDE
+            if host.driver is not None and not self._is_outside(host.name, host.driver.state)
         }
         classic = coordinator.classic.groups.get(self.world.group_id)
         if classic is not None:
@@ -351,10 +358,6 @@ def untold_to_classic(
 
 def _texts(names: Collection[str], pattern: str | None) -> str:
     return " ".join((*sorted(names), *(() if pattern is None else (f"/{pattern}/",)))) or "nothing"
-
-
-_OUTSIDE = (UNSUBSCRIBED, FATAL)
-"""A member without a subscription, or with a fatal error, does not count."""
 
 
 def unsettled_classic(

@@ -13,6 +13,21 @@ from fencepost.simulation.mutants.automatic import AutomaticMutant
 ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
     (
         "coordinator.assign.java_order:string_hash",
+        "31 * code",
+        "31",
+    ): "The hash only decides the order in which equal tasks are dealt out; any order is allowed.",
+    (
+        "coordinator.assign.java_order:timeline_order",
+        "(string_hash(key) * _FIBONACCI & 2 ** 64 - 1) >> shift",
+        "string_hash(key) * _FIBONACCI & 2 ** 64 - 1",
+    ): "Only decides the order in which equal tasks are dealt out; any order is allowed.",
+    (
+        "member.streams.client:_lowest_free",
+        "1",
+        "0",
+    ): "Numbers threads from 0 on; the numbers are only part of names.",
+    (
+        "coordinator.assign.java_order:string_hash",
         "2 ** 31",
         "2",
     ): "The hash only decides the order in which equal tasks are dealt out; any order is allowed.",

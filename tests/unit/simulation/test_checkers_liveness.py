@@ -204,3 +204,27 @@ def test_a_static_member_that_was_refused_while_sessions_ran_comes_back_late(cal
     assert calm.found == broken
     writes(calm, EPOCH_RAISED, 161)
     assert calm.found == ["quiet", *broken]
+
+
+@pytest.mark.parametrize(
+    ("state", "subscription", "seconds", "broken"),
+    [
+        ("UNSUBSCRIBED", (frozenset({"x"}), None), 110, ["progress"]),
+        ("UNSUBSCRIBED", (frozenset({"x"}), None), 109, []),
+        ("UNSUBSCRIBED", (frozenset(), "x.*"), 110, ["progress"]),
+        ("UNSUBSCRIBED", (frozenset(), None), 110, []),
+        ("UNSUBSCRIBED", None, 110, []),
+        ("FATAL", (frozenset({"x"}), None), 110, []),
+        ("JOINING", (frozenset({"x"}), None), 110, ["progress"]),
+    ],
+    ids=["names", "too-soon", "pattern", "no-subscription", "not-known", "fatal", "joining"],
+)
+def test_a_program_that_has_subscribed_and_does_not_join_is_flagged(
+    calm, state, subscription, seconds, broken
+):
+    host = SimpleNamespace(name="m", member_id="A", status="running", driver=SimpleNamespace(state=state))
+    calm.world.active = SimpleNamespace(classic=SimpleNamespace(groups={}), groups={})
+    calm.world.members, calm.world.group_id = {"m": host}, "g"
+    calm.world.subscription_of = lambda _: subscription
+    calm.on_end(seconds * SECOND)
+    assert calm.found == broken
