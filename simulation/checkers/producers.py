@@ -33,9 +33,10 @@ _LAST_EPOCHS: Final = 32_760
 
 
 class KnownProducers:
-    """Each transactional id after the previous step."""
+    """Each transactional id after the previous step. An unused one is forgotten after `expiration_ms`."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiration_ms: int) -> None:
+        self._expiration_ms = expiration_ms
         self.known: dict[str, TransactionValue] = {}
         self._ids: dict[int, str] = {}
         self._given: set[tuple[int, int]] = set()
@@ -124,6 +125,8 @@ class KnownProducers:
         if after is None:
             if before is None or before.status in _DECIDED or before.status == _ONGOING:
                 yield "transaction-decided", f"{who} before its transaction was over"
+            elif now_ms < before.last_update_ms + self._expiration_ms:
+                yield "transaction-ends", f"{who} at {now_ms} ms, sooner than its id expires"
             return
         if before is not None:
             yield from self._kept_its_epochs(who, before, after)
@@ -195,11 +198,13 @@ class KnownProducers:
         self._since_ms = now_ms
 
     def _overdue(self, now_ms: int) -> Iterator[Finding]:
-        """Return transactions that their coordinator has left open, though it could have ended them."""
+        """Return what the coordinator could have ended, and has not: open transactions, and unused ids."""
         for transactional_id, value in self.known.items():
-            if value.status == _ONGOING:
-                due_ms = max(value.start_ms + value.timeout_ms, self._since_ms)
-                if now_ms > due_ms + _LATE_MS:
+            if value.status not in _DECIDED:
+                is_open = value.status == _ONGOING
+                since_ms = value.start_ms if is_open else value.last_update_ms
+                due_ms = since_ms + (value.timeout_ms if is_open else self._expiration_ms)
+                if now_ms > max(due_ms, self._since_ms) + _LATE_MS:
                     yield "transaction-ends", f"{transactional_id} is still {_status(value)} at {now_ms} ms"
 
     def _done(self, event: Any, reply: Any) -> Iterator[Finding]:

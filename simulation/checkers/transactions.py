@@ -235,7 +235,7 @@ class Transactions(Checker):
         super().attach(world, report)
         self._offsets = StagedOffsets()
         self._records = CountedRecords()
-        self._producers = KnownProducers()
+        self._producers = KnownProducers(self.world.config.transactional_id_expiration_ms)
 
     # -- the group's coordinator --------------------------------------------------------------------------
 

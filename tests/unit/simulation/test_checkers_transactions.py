@@ -31,6 +31,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
 from fencepost.coordinator.protocol.transactions import (
     EPOCH_PER_TRANSACTION,
     AddOffsetsToTxnRequest,
@@ -259,6 +260,28 @@ def test_a_transaction_that_outlasts_its_timeout_is_reported(scene):
     scene.now_ms += 200_000
     scene.checkers[1].on_end(scene.now_ms * 1_000)
     assert "transaction-ends" in scene.found
+
+
+WEEK_MS = 7 * 24 * 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "reported"), [(WEEK_MS + 10_000, []), (WEEK_MS + 20_000, ["transaction-ends"])]
+)
+def test_an_unused_id_that_is_kept_is_reported(scene, after_ms, reported):
+    scene.begin()
+    scene.now_ms += after_ms
+    scene.ask(DeadlineReached(), lambda _: TransactionOutcome())
+    assert scene.found == reported
+
+
+@pytest.mark.parametrize(("after_ms", "reported"), [(WEEK_MS, []), (WEEK_MS - 2_000, ["transaction-ends"])])
+def test_an_id_that_is_forgotten_too_soon_is_reported(scene, after_ms, reported):
+    scene.begin()
+    scene.now_ms += after_ms
+    gone = TransactionRecord(TransactionKey("t"), None)
+    scene.ask(DeadlineReached(), lambda _: TransactionOutcome(records=(gone,)))
+    assert scene.found == reported
 
 
 @pytest.mark.parametrize(("first", "reported"), [(5, []), (3, ["exactly-once"]), (7, ["exactly-once"])])
