@@ -174,6 +174,8 @@ def check_recorded(
         too_large = units > metadata_max
         if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
             yield "commit-recorded", f"metadata of {units} units for {partition} got {code.name}"
+        if code not in _NOT_THERE and not _exists(event, partition, image):
+            yield "commit-recorded", f"{partition} does not exist, and a commit for it got {code.name}"
         if code is NONE:
             topic = by_name.get(partition.topic)
             topic_id = None if topic is None else topic.topic_id

@@ -192,6 +192,9 @@ def test_partitions_that_are_not_there_are_refused_for_themselves(scene, before)
     assert scene.found == []
     scene.commit("A", 3, partitions, answering(*[E.UNKNOWN_TOPIC_OR_PARTITION] * 3))
     assert scene.found == ["commit-fenced"], "x-0 is there"
+    scene.found.clear()
+    scene.commit("A", 3, partitions, answering(*[E.UNKNOWN_MEMBER_ID] * 3))
+    assert scene.found == ["commit-recorded"] * 2, "x-9 and gone-0 are not"
 
 
 def test_partitions_that_are_refused_for_themselves_do_not_make_an_epoch_stale(scene):
