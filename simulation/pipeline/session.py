@@ -312,34 +312,41 @@ def _reason(log: Path) -> str:
 
 def first_line(error: BaseException) -> str:
     """Return the message of a Java or Spark exception, without its stack."""
-    java = getattr(error, "java_exception", None)
-    try:
-        text = str(java.getMessage() or java.getClass().getName()) if java is not None else str(error)
-    except Exception:  # the JVM has ended, and its message is lost
+    messages = _messages(error)
+    if (
+        not messages
+        or isinstance(error, ConnectionError)
+        or type(error).__name__ in ("Py4JNetworkError", "Py4JError")
+    ):
         return _NO_JVM
-    if isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
-        return _NO_JVM
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    return next((line.strip() for line in messages[0].splitlines() if line.strip()), type(error).__name__)
 
 
 def error_text(error: BaseException) -> str:
-    """Return the message of a worker's or Spark's exception; for a Python traceback, its last line."""
-    lines = [line.strip() for line in _innermost(error).splitlines() if line.strip()]
+    """Return the message of a worker's or Spark's exception; for a Python traceback, its last line.
+
+    The innermost cause counts: the outer ones may only say that a wait has failed.
+    """
+    lines = [line.strip() for text in _messages(error)[-1:] for line in text.splitlines() if line.strip()]
     if any("Traceback (most recent call last)" in line for line in lines):
         raised = [line for line in lines if _RAISED.match(line)]
         return raised[-1] if raised else lines[-1]
     return first_line(error)
 
 
-def _innermost(error: BaseException) -> str:
-    """Return the message of the innermost Java cause: the outer ones may only say that a wait has failed."""
+def _messages(error: BaseException) -> list[str]:
+    """Return the message of an exception; of one from Java, also those of its causes, outermost first."""
     java = getattr(error, "java_exception", None)
     try:
-        while java is not None and (cause := java.getCause()) is not None:
-            java = cause
-        return str(error) if java is None else str(java.getMessage())
+        if java is None:
+            return [str(error)]
+        messages = []
+        while java is not None:
+            messages.append(str(java.getMessage() or java.getClass().getName()))
+            java = java.getCause()
     except Exception:  # the JVM has ended, and its message is lost
-        return str(error)
+        return []
+    return messages
 
 
 def wall_clock() -> float:

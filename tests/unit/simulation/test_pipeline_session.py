@@ -202,7 +202,7 @@ def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
         def __str__(self) -> str:
             raise ConnectionError
 
-    assert session.first_line(Gone()) == "its JVM stopped"
+    assert session.first_line(Gone()) == session.error_text(Gone()) == "its JVM stopped"
     assert session.first_line(ValueError("\n\nthis\nthat")) == "this"
 
 
