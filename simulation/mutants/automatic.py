@@ -132,7 +132,7 @@ def is_automatic(name: str) -> bool:
 def mutant_named(name: str) -> AutomaticMutant:
     """Return the mutant of that name.
 
-    :raises FencepostError: if no such run exists; the text shows the form of a name.
+    :raises FencepostError: if no mutant has it; the text shows the form of a name.
     """
     module = name.partition(":")[0]
     for known, core in core_modules():

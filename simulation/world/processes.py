@@ -116,7 +116,6 @@ class WorldProcess:
         self._kill = kill
         self.number = number
         """Number of the process in its world."""
-        self.pid = _FIRST_PID + number
         self.ended = False
         self.main: asyncio.Task[Any] | None = None
         self.tasks: dict[asyncio.Task[Any], None] = {}
@@ -142,6 +141,11 @@ class WorldProcess:
         """Additional time of its next rebalance callback, in microseconds."""
         self.callback_fails = False
         """True if its next rebalance callback raises."""
+
+    @property
+    def pid(self) -> int:
+        """The process id that the program sees."""
+        return _FIRST_PID + self.number
 
     @property
     def callback_is_disturbed(self) -> bool:
