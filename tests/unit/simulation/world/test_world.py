@@ -25,8 +25,7 @@ from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.listener import Listener
-from fencepost.simulation.faults.draw import Draw
-from fencepost.simulation.world.failure import WorldFailure, explain
+from fencepost.simulation.world.failure import explain
 from fencepost.simulation.world.mix import DEFAULT_MIX
 from fencepost.simulation.world.run import run_world
 from tests.unit.simulation.world.programs_of_users import (
@@ -455,15 +454,6 @@ def test_failure_tells_seed_faults_timeline_and_commands(
     assert [line for line in str(again.value).splitlines() if line not in listed] == []
 
 
-def test_failure_of_another_test_is_refused(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "other.json"
-    empty = Draw(entries=(), faults_end_us=1, end_us=1, members=16)
-    file.write_text(WorldFailure(test="other", seed=1, invariant="record-processed", plan=empty).to_json())
-    monkeypatch.setenv("FENCEPOST_FAILURE", str(file))
-    with pytest.raises(FencepostError, match="is a failure of other, and this is wrong_program"):
-        wrong_program()
-
-
 def test_report_and_timeline_call_programs_by_their_names(tmp_path: Any) -> None:
     async def test(world: SimulatedWorld) -> None:
         for number in range(2):
@@ -515,16 +505,6 @@ def test_wrong_use_of_the_decorator_is_told() -> None:
     for wrong in (_without_world, _Tests.method):
         with pytest.raises(FencepostError, match="expected an async function that takes a world"):
             decorate()(wrong)
-
-
-def test_program_that_is_no_coroutine_function_is_told() -> None:
-    async def test(world: SimulatedWorld) -> None:
-        program: Any = dict
-        world.process("worker", program)
-        await world.settled(timeout=80)
-
-    told = run_simulated(test, topics=TOPICS, faults=()).violations[0].message
-    assert "process('worker', ...): the function returned {}, expected a coroutine" in told
 
 
 def test_plain_assert_is_told_by_its_line_of_code() -> None:

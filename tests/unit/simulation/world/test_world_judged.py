@@ -1,4 +1,4 @@
-"""Failures that are told: at the end of a test, of programs that fail again and again, and of each group."""
+"""A run reports failures at the end of a test, programs that keep failing, and each group by itself."""
 
 from __future__ import annotations
 

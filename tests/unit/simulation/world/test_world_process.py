@@ -1,4 +1,4 @@
-"""What programs do as processes: exits, signals, freezes, generators, blocking calls, and contexts."""
+"""Programs act as processes do: exits, signals, freezes, generators, blocking calls, and contexts."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_verdict_of_pytest_in_a_program_fails_the_test() -> None:
 
 def test_function_that_returns_no_coroutine_is_refused() -> None:
     def main() -> None:
-        """What `if __name__ == "__main__"` calls."""
+        """An entry point that is no coroutine function."""
 
     async def test(world: SimulatedWorld) -> None:
         world.process("a", main)  # type: ignore[arg-type]
@@ -132,53 +132,49 @@ def test_function_that_returns_no_coroutine_is_refused() -> None:
     assert "process('a', ...): the function returned None, expected a coroutine" in violation.message
 
 
-def test_generators_of_a_program_are_closed_at_its_end() -> None:
-    kept: list[AsyncIterator[int]] = []
-    told: list[str] = []
+class Numbers:
+    """A program that has begun to read a generator, and keeps it."""
 
-    async def numbers() -> AsyncIterator[int]:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.kept: list[AsyncIterator[int]] = []
+        self.told: list[str] = []
+
+    async def numbers(self) -> AsyncIterator[int]:
         try:
             while True:
                 yield 1
         finally:
-            told.append("closed")
+            self.told.append("closed")
 
-    async def program() -> None:
-        kept.append(numbers())
-        await anext(kept[-1])
+    async def __call__(self) -> None:
+        self.kept.append(self.numbers())
+        await anext(self.kept[-1])
+        await asyncio.sleep(self.seconds)
+
+
+def test_generators_of_a_program_are_closed_at_its_end() -> None:
+    program = Numbers(0)
 
     async def test(world: SimulatedWorld) -> None:
         await world.process("a", program).ended()
 
     asyncio.run(program())
-    assert told == ["closed"]
+    assert program.told == ["closed"]
     play(test)
-    assert told == ["closed", "closed"]
+    assert program.told == ["closed", "closed"]
 
 
 def test_generator_of_a_killed_program_is_not_closed() -> None:
-    kept: list[AsyncIterator[int]] = []
-    told: list[str] = []
-
-    async def numbers() -> AsyncIterator[int]:
-        try:
-            while True:
-                yield 1
-        finally:
-            told.append("closed")
-
-    async def program() -> None:
-        kept.append(numbers())
-        await anext(kept[-1])
-        await asyncio.sleep(1_000)
+    program = Numbers(1_000)
 
     async def test(world: SimulatedWorld) -> None:
         killed = world.process("a", program)
         await asyncio.sleep(1)
         killed.kill()
-        kept.clear()
+        program.kept.clear()
         await asyncio.sleep(1)
-        assert told == []
+        assert program.told == []
 
     assert play(test).violations == []
 

@@ -1,4 +1,4 @@
-"""Wrong settings, and wrong ways to run a test again, are told in one line."""
+"""A wrong setting, or a wrong way to run a test again, gets a message of one line."""
 
 from __future__ import annotations
 
