@@ -25,7 +25,7 @@ FetchFence: TypeAlias = Callable[[OffsetFetchRequest], None]
 def fetch(
     request: OffsetFetchRequest, store: OffsetStore, *, image: TopicsImage, fence: FetchFence | None
 ) -> Outcome:
-    """Return the group's offsets. `fence` is None if the group is missing or never had members.
+    """Return the group's offsets. `fence` is None without a group, and for one that never had members.
 
     A partition without an offset gets -1, as does one whose topic was deleted and created again since. With
     `require_stable`, the reply names partitions whose offset may change with the end of a transaction

@@ -141,7 +141,7 @@ class StreamsGroupHeartbeatRequest(
     active_tasks: TaskIds | None = None
     standby_tasks: TaskIds | None = None
     warmup_tasks: TaskIds | None = None
-    """The member's tasks in each role. The three fields are None together, or all have a value."""
+    """The member's tasks in each role: a request has all three fields, or none of them."""
     process_id: str | None = None
     """Members with one process id are threads of one process."""
     user_endpoint: Endpoint | None = None

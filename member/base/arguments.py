@@ -33,7 +33,7 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: T, what: str) -> T:
-    """Return the value if it is None or a function, plain or async.
+    """Return the value, which must be None or a function. The function may be async.
 
     :raises TypeError: if it can't be called; `what` describes what was expected.
     """

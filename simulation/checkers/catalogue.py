@@ -423,7 +423,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-assignment",
-        "A leader assigns no partition twice, none that another member owns. A sticky one moves few.",
+        "A leader assigns no partition twice, and none that another member owns. A sticky leader moves few.",
         "KIP-429",
     ),
     Invariant(
@@ -625,7 +625,7 @@ _ALL: Final = (
     ),
     Invariant(
         "streams-reconciles",
-        "A member releases tasks, then gets free tasks of its target. It rejoins if it missed them.",
+        "A member first releases tasks, then gets free ones of its target. If it missed them, it rejoins.",
         "KIP-1071, Reconciliation",
     ),
     Invariant(

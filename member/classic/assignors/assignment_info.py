@@ -47,7 +47,7 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions_by_host: HostPartitions = {}
     standby_partitions_by_host: HostPartitions = {}
     error_code: int = 0
-    """An AssignorError. The other fields are valid only if it is NONE."""
+    """An AssignorError. Unless it is NONE, ignore the other fields."""
     next_rebalance_ms: int = NO_REBALANCE_MS
     """Time at which this thread has to join again, in milliseconds since 1970; 0 is at once."""
 
