@@ -136,12 +136,9 @@ def check_answer(
 
 
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
-    """Return true if a refusal may have another cause than the epoch and the names.
-
-    No assignor of the simulation may fail, so no target does.
-    """
+    """Return true if a refusal may have another cause than the epoch and the names."""
     return (
-        (got in OF_LOG and got is not ErrorCode.UNKNOWN_SERVER_ERROR)
+        got in OF_LOG
         or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)
         or (got is ErrorCode.INVALID_REGULAR_EXPRESSION and bool(request.subscribed_topic_regex))
         or (got is ErrorCode.UNSUPPORTED_ASSIGNOR and request.server_assignor is not None)
