@@ -158,7 +158,7 @@ _ALL: Final = (
     ),
     Invariant(
         "assignment-present",
-        "The response to a join, a full heartbeat or a change carries the assignment.",
+        "The response to a join, a full heartbeat or a change carries the assignment; no other response does.",
         "KAFKA-16367",
     ),
     Invariant(

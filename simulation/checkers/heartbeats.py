@@ -174,21 +174,26 @@ def check_reply(
         )
     if reply.heartbeat_interval_ms <= 0:
         yield "reply-equals-state", f"{who} received a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+    changed = before is not None and before.assigned != after.assigned
+    if request.member_epoch == JOIN_EPOCH:
+        why = "joined"
+    elif changed:
+        why = "changed"
+    else:
+        why = "requested it" if is_full(request) else ""
     if reply.assignment is None:
-        changed = before is not None and before.assigned != after.assigned
-        if request.member_epoch == JOIN_EPOCH or is_full(request) or changed:
-            why = (
-                "joined"
-                if request.member_epoch == JOIN_EPOCH
-                else "requested it"
-                if not changed
-                else "changed"
-            )
+        if why:
             yield (
                 "assignment-present",
                 f"{who} {why} at epoch {after.member_epoch}, and received no assignment",
             )
         return
+    if not why and before is not None:
+        yield (
+            "assignment-present",
+            f"{who} received an assignment at epoch {after.member_epoch}, which is unchanged and which it did"
+            " not request",
+        )
     if reply.assignment != after.assigned:
         yield (
             "reply-equals-state",

@@ -156,10 +156,11 @@ FULL = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",)}
     ("request_", "answer", "broken"),
     [
         (heartbeat("D", 5), reply(5), None),
-        (heartbeat("D", 5), reply(5, {X: (0, 1)}), None),
+        (heartbeat("D", 5), reply(5, {X: (0, 1)}), "assignment-present"),
+        (heartbeat("D", 5, {X: (0, 1)}), reply(5, {X: (0, 1)}), "assignment-present"),  # not all fields
         (heartbeat("D", 5), reply(6), "reply-equals-state"),
-        (heartbeat("D", 5), reply(5, {X: (0,)}), "reply-equals-state"),
-        (heartbeat("D", 5), reply(5, {}), "reply-equals-state"),
+        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5, {X: (0,)}), "reply-equals-state"),
+        (heartbeat("D", 0), reply(5, {}), "reply-equals-state"),
         (heartbeat("D", 5), reply(5, heartbeat_interval_ms=0), "reply-equals-state"),
         (heartbeat("D", 0), reply(5), "assignment-present"),
         (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5), "assignment-present"),
@@ -191,7 +192,7 @@ def test_a_partition_that_somebody_else_holds_must_not_be_told():
     ownership = Ownership()
     assert not list(ownership.holders.grant("B", [(X, (1,))]))
     member = known_group().members["D"]
-    found = list(check_reply(heartbeat("D", 5), reply(5, {X: (0, 1)}), member, member, ownership))
+    found = list(check_reply(heartbeat("D", 0), reply(5, {X: (0, 1)}), member, member, ownership))
     assert [name for name, _ in found] == ["granted-after-release"]
     assert f"{X}-1 at epoch 5 while B holds it" in found[0][1]
 
