@@ -158,7 +158,7 @@ _ALL: Final = (
     ),
     Invariant(
         "assignment-present",
-        "The response to a join, a full heartbeat or a change carries the assignment; no other response does.",
+        "The response to a join, a full heartbeat or a change carries the assignment, and no other does.",
         "KAFKA-16367",
     ),
     Invariant(

@@ -174,6 +174,23 @@ def check_reply(
         )
     if reply.heartbeat_interval_ms <= 0:
         yield "reply-equals-state", f"{who} received a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+    yield from _check_assignment(request, reply, before, after, who)
+    if ownership is not None and reply.assignment is not None:
+        for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
+            yield (
+                "granted-after-release",
+                f"{who} received {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
+            )
+
+
+def _check_assignment(
+    request: ConsumerGroupHeartbeatRequest,
+    reply: ConsumerGroupHeartbeatResponse,
+    before: ConsumerGroupMember | None,
+    after: ConsumerGroupMember,
+    who: str,
+) -> Iterator[Finding]:
+    """Check that the assignment is the stored one, and that it is there when it must be, and only then."""
     changed = before is not None and before.assigned != after.assigned
     if request.member_epoch == JOIN_EPOCH:
         why = "joined"
@@ -200,9 +217,3 @@ def check_reply(
             f"{who} received {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
             f" {shown(after.assigned)}",
         )
-    if ownership is not None:
-        for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
-            yield (
-                "granted-after-release",
-                f"{who} received {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
-            )

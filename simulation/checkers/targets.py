@@ -7,10 +7,19 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId, partition_count
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupTargetAssignmentMemberKey as TargetKey,
+)
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupTargetAssignmentMemberValue as TargetValue,
+)
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupTargetAssignmentMetadataKey as TargetEpochKey,
+)
 from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.ownership import Holders, in_order
+from fencepost.simulation.checkers.ownership import Holders, changes, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
 
 if TYPE_CHECKING:
@@ -51,7 +60,7 @@ class Targets:
             subscriptions = subscriptions_of(group, step.image)
             yield from self._covers(step, subscriptions)
             yield from self._within_subscriptions(step, subscriptions)
-            if not is_taken_over(step):
+            if not is_taken_over(step) or _is_computed_anew(step):
                 yield from self._balanced(step, subscriptions)
             yield from _digest(step)
 
@@ -107,20 +116,27 @@ class Targets:
         """The uniform assignor if all members subscribe alike."""
         group = step.group
         assert group is not None
-        sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
-        if max(sizes) - min(sizes) > 1:
+        sizes = {member_id: self._sizes.get(member_id, 0) for member_id in subscriptions}
+        least, most = min(sizes.values()), max(sizes.values())
+        if most - least > 1:
             yield (
                 "target-balanced",
-                f"target {group.assignment_epoch} of {step.group_id} has sizes from {min(sizes)}"
-                f" to {max(sizes)}",
+                f"target {group.assignment_epoch} of {step.group_id} has sizes from {least} to {most}",
             )
-        yield from _sticky(step, subscriptions)
+        yield from _sticky(step, subscriptions, sizes)
 
 
 def is_taken_over(step: GroupStep) -> bool:
     """Return true if the group was a classic one until now: its members keep the assignment of their own
     assignor."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
+
+
+def _is_computed_anew(step: GroupStep) -> bool:
+    """Return true if a group that was a classic one until now has already another target than its members'
+    own assignor gave it."""
+    epochs = [record for record in step.outcome.records if type(record.key) is TargetEpochKey]
+    return len(epochs) > 1
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:
@@ -174,23 +190,50 @@ def assignor_of(members: Iterable[ConsumerGroupMember], default: str) -> str | N
     return None if rest and rest[0][1] == most else name
 
 
-def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
+def _sticky(
+    step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]], sizes: Mapping[MemberId, int]
+) -> Iterator[Finding]:
+    """The uniform assignor if all members subscribe alike: it takes away what is above a member's quota.
+
+    Members that had most are the first to have one more than others.
+    """
+    inherited = _inherited(step)
+    had: dict[MemberId, int] = dict(sizes)
+    moved = 0
     for change in step.targets:
-        if not change.lost or not change.gained:
+        gone, gained = change.lost, change.gained
+        before = inherited.get(change.member_id)
+        if before is not None:
+            gone, gained = changes(before, change.after or NO_PARTITIONS)
+        if change.after is None or (not gone and not gained):
             continue
         topics = subscriptions.get(change.member_id, frozenset())
         lost = {
             topic_id: kept
-            for topic_id, numbers in change.lost
+            for topic_id, numbers in gone
             if topic_id in topics
             and (kept := tuple(n for n in sorted(numbers) if n < step.image.by_id[topic_id].partitions))
         }
-        if lost and not lost.keys() <= step.unsettled:
+        had[change.member_id] += partition_count(lost) - sum(len(numbers) for _, numbers in gained)
+        moved += partition_count(lost)
+        if lost and gained and not lost.keys() <= step.unsettled:
             yield (
                 "target-sticky",
                 f"the target of {change.member_id} of {step.group_id} lost {shown(lost)} and got"
-                f" {shown(in_order(change.gained))}",
+                f" {shown(in_order(gained))}",
             )
+            return
+    if not moved or step.unsettled:
+        return
+    share, extra = divmod(sum(sizes.values()), len(sizes))
+    above = [count - share for count in had.values() if count > share]
+    needed = sum(above) - min(extra, len(above))
+    if moved > needed:
+        yield (
+            "target-sticky",
+            f"a new target of {step.group_id} takes {moved} partitions from members that subscribe to them;"
+            f" {needed} were above quotas",
+        )
 
 
 def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
@@ -221,7 +264,7 @@ def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
             )
     if step.unsettled:
         return
-    before = _targets_before(step)
+    before = {**step.known.targets, **_inherited(step)}
     moved = 0
     imbalance = sum(image.by_id[topic_id].partitions for topic_id in subscribers)
     for member_id, topics in subscriptions.items():
@@ -238,18 +281,28 @@ def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
         )
 
 
-def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
-    """Return the target before; that of a static member is that of the member that it replaces."""
+def _inherited(step: GroupStep) -> dict[MemberId, Partitions]:
+    """Return the targets before, by member id, where they are not those before the step.
+
+    A static member that replaces another one has the other one's. Members of a group that was a classic one
+    have those that the step writes first.
+    """
     group, before = step.group, step.known.targets
     assert group is not None
-    found = {}
+    found: dict[MemberId, Partitions] = {}
+    if is_taken_over(step):
+        for record in step.outcome.records:
+            if isinstance(record.key, TargetKey) and isinstance(record.value, TargetValue):
+                found.setdefault(record.key.member_id, record.value.partitions)
+        return found
     for change in step.targets:
-        gone = step.known.members.get(change.member_id)
-        instance_id = None if change.after is not None or gone is None else gone.instance_id
-        heir = group.static_members.get(instance_id or "")
+        gone = step.known.members.get(change.member_id) if change.after is None else None
+        if gone is None or gone.instance_id is None:
+            continue
+        heir = group.static_members.get(gone.instance_id)
         if heir is not None:
             found[heir] = before.get(change.member_id, NO_PARTITIONS)
-    return {**before, **found}
+    return found
 
 
 def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:

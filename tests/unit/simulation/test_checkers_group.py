@@ -519,6 +519,29 @@ def test_a_needless_move_is_flagged(history):
     assert found == {"target-sticky"}
 
 
+@pytest.mark.parametrize(
+    ("of_heir", "of_new", "of_other", "broken"),
+    [
+        ((0,), (1,), (2, 3), False),
+        ((3,), (0, 1), (2,), True),  # it loses and gets
+        ((0,), (1, 3), (2,), True),  # one of the two could keep both
+    ],
+)
+def test_a_static_member_inherits_what_it_should_keep(of_heir, of_new, of_other, broken):
+    history = History()
+    assert not history.write(
+        subscribes("A", "x", instance_id="1"), subscribes("B", "x"), epoch(2),
+        target("A", x=(0, 1)), target("B", x=(2, 3)), target_epoch(2),
+        current("A", 2, {"x": (0, 1)}), current("B", 2, {"x": (2, 3)}),
+    )  # fmt: skip
+    found = history.write(
+        *gone("A"), subscribes("C", "x", instance_id="1"), subscribes("D", "x"), epoch(3),
+        target("C", x=of_heir), target("D", x=of_new), target("B", x=of_other), target_epoch(3),
+    )  # fmt: skip
+    assert ("target-sticky" in found) == broken
+    assert "target-balanced" not in found
+
+
 def test_a_digest_of_other_topics_is_flagged(history):
     assert history.write(epoch(3, "x", "y"), target_epoch(3)) == {"metadata-hash"}
 
