@@ -140,6 +140,7 @@ class ClientConnection:
 
     def credit(self, chunks: int) -> None:
         """Allow the server to send more chunks."""
+        self._world.tell("on_client_credit", self._subscriber, chunks)
         self._say(ServerConnection.credited, chunks)
 
     def store_offset(self, subscription: SacSubscription, offset: int) -> None:

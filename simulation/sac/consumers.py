@@ -49,6 +49,8 @@ class _Seen:
         """Failed attempts to connect since a subscription was accepted."""
         self.updates: deque[tuple[int, bool]] = deque()
         """Updates that are not answered: correlation id and activity."""
+        self.answered = False
+        """True if it is active, and has answered the update by which it is."""
         self.next_offset: int | None = None
         self.first_due = 0
         """The first offset that it must receive, in any case, since it became active."""
@@ -157,6 +159,7 @@ class SacConsumers(SacChecker):
             seen.next_offset, seen.handed_us, seen.since_let_go = None, now_us, 0
             seen.first_due = self.world.cluster.log_end(subscriber.subscription.stream) + 1
         seen.state, seen.since_us, seen.paused_us = target, now_us, 0
+        seen.answered = False
 
     def _limit_us(self, state: SacMemberState, subscriber: SacSubscriber) -> int | None:
         scenario = self.world.scenario
@@ -246,6 +249,7 @@ class SacConsumers(SacChecker):
                 "sac-answers",
                 f"{subscriber.name} answers that it is {'active' if active else 'waiting'} as {seen.state}",
             )
+        seen.answered = active
         if active == (offset.kind is OffsetKind.NONE):
             self.report("sac-answers", f"{subscriber.name} answers {offset.kind.name}")
         elif active and seen.next_offset is None:
@@ -276,6 +280,14 @@ class SacConsumers(SacChecker):
             )
 
     # -- messages -------------------------------------------------------------------------------------------
+
+    def on_client_credit(self, subscriber: SacSubscriber, chunks: int, now_us: int) -> None:
+        """Check that credit is granted only while the node has the log open: it refuses other credit."""
+        seen = self._of(subscriber)
+        if chunks < 1 or not seen.answered:
+            self.report(
+                "sac-records", f"{subscriber.name} grants credit for {chunks} chunks as it is {seen.state}"
+            )
 
     def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
         """Check that messages arrive in order, without a gap, promptly, and only at active consumers."""

@@ -102,6 +102,9 @@ class SacObserver(WorldObserver, declares_hooks=True):
     ) -> None:
         """A consumer answered an update."""
 
+    def on_client_credit(self, subscriber: SacSubscriber, chunks: int, now_us: int) -> None:
+        """A consumer granted credit for that many chunks."""
+
     def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
         """An application finished with a message."""
 

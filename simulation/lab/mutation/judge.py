@@ -36,7 +36,8 @@ Verdict: TypeAlias = Literal["unreached", "no-effect", "killed", "crashed", "sur
 - `unreached`: no run reaches its statement.
 - `no-effect`: every digest is that of the healthy code, and no checker objects.
 - `killed`: a checker objects.
-- `crashed`: runs end with an exception or do not end; no checker is needed to see that.
+- `crashed`: runs end with an exception, do not end, or differ though their seed is the same; no checker is
+  needed to see that.
 - `survived`: digests differ, and no checker objects.
 """
 
@@ -169,6 +170,7 @@ def _judge_and_send(
 def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Connection) -> Judgement:
     changed = 0
     shown = -1
+    shown_digest = ""
     crash: tuple[int, str] | None = None
     for index, healthy in enumerate(runs):
         connection.send(index)
@@ -183,7 +185,8 @@ def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Co
             continue
         if result.digest != healthy.digest:
             changed += 1
-            shown = index if shown < 0 else shown
+            if shown < 0:
+                shown, shown_digest = index, result.digest
         invariants = tuple(dict.fromkeys(each.invariant for each in result.violations))
         if by := tuple(each for each in invariants if not each.startswith(RAISED)):
             return Judgement(
@@ -214,11 +217,13 @@ def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Co
     if not changed:
         return Judgement(mutant=mutant, verdict="no-effect", runs=len(runs))
     at = runs[shown]
+    again = run(load_any(at.scenario), at.seed, raises=False).digest == shown_digest
     return Judgement(
         mutant=mutant,
-        verdict="survived",
+        verdict="survived" if again else "crashed",
         runs=len(runs),
         changed=changed,
         scenario=at.scenario,
         seed=at.seed,
+        message="" if again else "one seed gives different runs",
     )

@@ -46,7 +46,7 @@ runs the library's scenarios with each mutant and looks for violations.
 | judged | Mutants in the sample. |
 | unreached | No run of the library reaches the changed statement. |
 | no effect | Every run has the digest of the healthy code. |
-| crashed | Runs end with an exception, or do not end. That needs no checker. |
+| crashed | Runs end with an exception, do not end, or differ for the same seed. That needs no checker. |
 | killed | A checker reports a violation. |
 | allowed | Digests differ, no checker reports a violation, and the protocol allows the change. |
 | survived | Digests differ, and no checker reports a violation although one should. |

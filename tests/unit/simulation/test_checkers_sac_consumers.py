@@ -73,6 +73,9 @@ class Scene:
         self.now_s += after_s
         self.checker.on_processed(self.subscriber, offset, self.now_us)
 
+    def grant(self, chunks: int = 1) -> None:
+        self.checker.on_client_credit(self.subscriber, chunks, self.now_us)
+
     def store(self, offset: int) -> None:
         self.offsets["s", "app"] = offset
 
@@ -112,6 +115,7 @@ def active() -> Scene:
 
 def test_a_life_without_fault_is_in_order(active: Scene) -> None:
     active.process(5)
+    active.grant()
     active.process(6)
     active.store(6)
     active.hear(2, False)
@@ -273,6 +277,22 @@ def test_a_message_that_does_not_come_at_all_is_found(active: Scene) -> None:
 def test_more_credit_than_was_agreed_is_found(active: Scene) -> None:
     active.subscriber.connection.may_be_sent = 11
     active.process(5)
+    assert active.found == ["sac-records"]
+
+
+def test_credit_that_a_node_refuses_is_found(waiting: Scene) -> None:
+    waiting.grant()
+    assert waiting.found == ["sac-records"]
+    waiting.activate()
+    waiting.grant()
+    assert waiting.found == ["sac-records"]
+    waiting.move(E.TOLD_WAITING, S.STEPPING_DOWN)
+    waiting.grant()
+    assert waiting.found == ["sac-records"] * 2
+
+
+def test_credit_for_nothing_is_found(active: Scene) -> None:
+    active.grant(0)
     assert active.found == ["sac-records"]
 
 

@@ -236,6 +236,16 @@ def test_a_mutant_that_never_ends_is_stopped(
     assert (judged.verdict, judged.message, judged.runs) == ("crashed", "does not end", 1)
 
 
+def test_a_mutant_whose_runs_differ_for_one_seed_needs_no_checker(healthy: list[HealthyRun]) -> None:
+    (mutant,) = [
+        each
+        for each in mutants_of("member.sac.consumer", "sac")
+        if each.before == "rng or random.Random()" and each.after == "rng and random.Random()"
+    ]
+    judged = judge(mutant, runs_for(mutant, healthy, 2))
+    assert (judged.verdict, judged.message) == ("crashed", "one seed gives different runs")
+
+
 def _judgement(mutant: AutomaticMutant, verdict: str) -> Judgement:
     return Judgement(mutant=mutant, verdict=verdict, runs=5, changed=2, scenario="steady", seed=3)  # type: ignore[arg-type]
 
