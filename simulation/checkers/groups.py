@@ -224,6 +224,14 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
         )
     if not away and after.previous_member_epoch < 0 and not isinstance(step.event, RecordsObserved):
         yield "epochs-ordered", f"{who} exists with previous epoch {after.previous_member_epoch}"
+    if not away and not isinstance(step.event, RecordsObserved) and (before or after.classic is None):
+        came_from = max(0 if before is None else before.member_epoch, 0)
+        if came_from not in (after.member_epoch, after.previous_member_epoch):
+            yield (
+                "epochs-ordered",
+                f"{who} went from epoch {came_from} to {after.member_epoch}, and its previous epoch is"
+                f" {after.previous_member_epoch}",
+            )
     if before is not None and not away and after.member_epoch < before.member_epoch:
         yield (
             "epochs-monotone",

@@ -130,6 +130,7 @@ class KnownProducers:
             return
         if before is not None:
             yield from self._kept_its_epochs(who, before, after)
+            yield from _remembers_its_last_epoch(who, before, after, event)
         decided = None if before is None else _DECIDED.get(before.status)
         if before is not None and decided is not None:
             if _OVER.get(after.status) is not decided:
@@ -277,6 +278,22 @@ def _expected(event: Any, before: TransactionValue | None) -> ErrorCode | None:
     ):
         return ErrorCode.TRANSACTION_ABORTABLE
     return _NONE
+
+
+def _remembers_its_last_epoch(
+    who: str, before: TransactionValue, after: TransactionValue, event: Any
+) -> Iterator[Finding]:
+    """Check the epoch by which a repeated request is recognized. A new producer has no last epoch."""
+    if before.producer_id != after.producer_id or after.producer_epoch != before.producer_epoch + 1:
+        return
+    if isinstance(event, InitProducerIdRequest) and after.status not in _DECIDED:
+        right = before.producer_epoch if event.producer_id >= 0 else -1
+    elif isinstance(event, EndTxnRequest):
+        right = before.producer_epoch
+    else:
+        return
+    if after.last_producer_epoch != right:
+        yield "transaction-epochs", f"{who}: its last epoch is {after.last_producer_epoch} instead of {right}"
 
 
 def _expected_of_init(request: InitProducerIdRequest, before: TransactionValue | None) -> ErrorCode:

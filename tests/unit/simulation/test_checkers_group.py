@@ -28,6 +28,10 @@ Y = "YYYYYYYYYYYYYYYYYYYYYY"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4), Topic(topic_id=Y, name="y", partitions=2)])
 
 
+OPEN = -9
+"""A previous epoch that follows from the history."""
+
+
 def subscribes(member_id, *names, instance_id=None, timeout_ms=1000, assignor=None, regex=None):
     return r.Record(
         r.ConsumerGroupMemberMetadataKey("g", member_id),
@@ -68,7 +72,7 @@ def current(
                 dict.fromkeys(numbers, max(member_epoch, 0) if since is None else since)
             )
     value = r.ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch, member_epoch if previous is None else previous, state.code, assigned, pending, held
+        member_epoch, OPEN if previous is None else previous, state.code, assigned, pending, held
     )
     return r.Record(r.ConsumerGroupCurrentMemberAssignmentKey("g", member_id), value)
 
@@ -101,6 +105,7 @@ class History:
 
     def write(self, *records: r.Record, event: Event | None = None, now_ms: int = 0) -> set[str]:
         """Applies one batch; answers the names of the invariants that it broke."""
+        records = tuple(self._complete(record) for record in records)
         for record in records:
             self._apply(record)
         outcome = Outcome(records=tuple(records))
@@ -124,6 +129,18 @@ class History:
         return GroupStep(
             "g", self.group, known, (change,), (), False, DeadlineReached(), NOTHING, self.image, 0, False
         )
+
+    def _complete(self, record: r.Record) -> r.Record:
+        """Add the previous epoch if it is left open: the member's last one."""
+        value = record.value
+        if not isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            return record
+        if value.previous_member_epoch != OPEN:
+            return record
+        known = self.group.members.get(record.key.member_id)
+        last, now = 0 if known is None else max(known.member_epoch, 0), value.member_epoch
+        previous = known.previous_member_epoch if known is not None and last == now else last
+        return r.Record(record.key, msgspec.structs.replace(value, previous_member_epoch=previous))
 
     def _apply(self, record: r.Record) -> None:
         group, key, value = self.group, record.key, record.value
@@ -540,6 +557,19 @@ def test_a_static_member_inherits_what_it_should_keep(of_heir, of_new, of_other,
     )  # fmt: skip
     assert ("target-sticky" in found) == broken
     assert "target-balanced" not in found
+
+
+@pytest.mark.parametrize(("previous", "broken"), [(2, False), (1, True), (0, True)])
+def test_a_member_remembers_the_epoch_that_it_comes_from(history, previous, broken):
+    history.write(epoch(3), target_epoch(3))
+    found = history.write(current("A", 3, {"x": (0, 1, 2, 3)}, previous=previous))
+    assert ("epochs-ordered" in found) == broken
+
+
+def test_a_static_member_that_returns_comes_from_nowhere():
+    history = History()
+    returns = [subscribes("A", "x", instance_id="1"), epoch(2), target("A"), target_epoch(2)]
+    assert "epochs-ordered" in history.write(*returns, current("A", 2, previous=1))
 
 
 def test_a_digest_of_other_topics_is_flagged(history):

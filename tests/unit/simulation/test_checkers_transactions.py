@@ -239,7 +239,21 @@ def test_an_epoch_that_a_transaction_should_not_have_is_reported(scene, own_epoc
         transactional_id="t", producer_id=7, producer_epoch=0, committed=True, client_version=version
     )
     scene.ask(request, at_epoch)
-    assert scene.found == ([] if epoch == own_epoch else ["transaction-epochs"])
+    assert set(scene.found) == (set() if epoch == own_epoch else {"transaction-epochs"})
+
+
+@pytest.mark.parametrize("says_who", [True, False])
+@pytest.mark.parametrize("last", [-1, 0])
+def test_a_last_epoch_by_which_no_retry_is_recognized_is_reported(scene, says_who, last):
+    scene.begin()
+
+    def remembers(found):
+        (record,) = found.records
+        value = msgspec.structs.replace(record.value, last_producer_epoch=last)
+        return msgspec.structs.replace(found, records=(msgspec.structs.replace(record, value=value),))
+
+    scene.begin(remembers, **({"producer_id": 7, "producer_epoch": 0} if says_who else {}))
+    assert scene.found == ([] if last == says_who - 1 else ["transaction-epochs"])
 
 
 def test_another_end_than_the_one_decided_is_reported(scene):
