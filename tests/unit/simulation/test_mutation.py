@@ -10,7 +10,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac import draft
 from fencepost.simulation.lab.mutation import score as scoring
-from fencepost.simulation.lab.mutation.allowed import ALLOWED
+from fencepost.simulation.lab.mutation.allowed import ALLOWED, ALLOWED_FUNCTIONS
 from fencepost.simulation.lab.mutation.judge import (
     HealthyRun,
     Judgement,
@@ -278,6 +278,7 @@ def test_each_allowed_change_is_one_place_of_the_code() -> None:
     """A change that two places share would excuse both; one that no place has excuses nothing."""
     found = Counter((f"{each.module}:{each.function}", each.before, each.after) for each in all_mutants())
     assert {key: found[key] for key in ALLOWED} == dict.fromkeys(ALLOWED, 1)
+    assert ALLOWED_FUNCTIONS.keys() <= {function for function, _, _ in found}
 
 
 @pytest.mark.long
