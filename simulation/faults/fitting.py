@@ -11,7 +11,14 @@ import msgspec
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.scenarios.check import pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario
+from fencepost.simulation.scenarios.sac import (
+    NodeCrash,
+    NodeLeave,
+    NodeSplit,
+    SacFault,
+    SacOperation,
+    SacScenario,
+)
 from fencepost.simulation.scenarios.scenario import Fault, Operation, Scenario
 from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
@@ -31,7 +38,7 @@ def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[FaultKind]:
 
 KINDS: Final[dict[type[AnyScenario], frozenset[FaultKind]]] = {
     Scenario: _tags(get_args(Fault)) | _NUMBERED | _TO_TOPICS | {FaultKind.OPERATE},
-    SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {FaultKind.SUBSCRIBE},
+    SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {FaultKind.SUBSCRIBE} | {FaultKind.OPERATE},
     StreamsScenario: _tags(get_args(StreamsFault)),
 }
 """The kinds of disturbances that can happen in the world of a scenario."""
@@ -61,7 +68,7 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
                 f" begins, got {entry.at_us}"
             )
         if entry.kind in (FaultKind.SUBSCRIBE, FaultKind.OPERATE) and (
-            wrong := _no_subscription(entry, topics)
+            wrong := _no_subscription(entry, topics, scenario)
         ):
             return f"{where}{wrong}"
         if entry.kind in _TO_TOPICS and (wrong := _no_change(entry, topics)):
@@ -88,10 +95,11 @@ def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*scenario.named_topics, *created]))
 
 
-def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
+def _no_subscription(entry: DrawnEvent, topics: Collection[str], scenario: AnyScenario) -> str | None:
     """Return why a member can't subscribe to that, or why an operation can't request it; None if it can."""
-    if entry.kind is FaultKind.OPERATE and entry.name not in get_args(Operation):
-        return f".name: expected one of {', '.join(get_args(Operation))}, got {entry.name!r}"
+    operations = get_args(SacOperation if isinstance(scenario, SacScenario) else Operation)
+    if entry.kind is FaultKind.OPERATE and entry.name not in operations:
+        return f".name: expected one of {', '.join(operations)}, got {entry.name!r}"
     if entry.kind is FaultKind.SUBSCRIBE and not entry.topics and entry.pattern is None:
         return f": expected topics or a pattern to {entry.kind} to"
     for index, name in enumerate(entry.topics):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from fencepost.coordinator.protocol.sac import (
     SIMPLE,
     ConsumerStatus,
+    EvaluateGroup,
     NotifyConsumer,
     Tick,
 )
@@ -12,12 +15,22 @@ from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValu
 from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.observers import SacChecker, SacStep
+from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
 _S = ConsumerStatus
 _SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
 _TOLD_NOTHING = ("demoted", "early", "abandoned")
 """Windows that close only when something else happens: no consumer is told to step down."""
+_SHOWN = {
+    _S.CONNECTED_ACTIVE: "active (connected)",
+    _S.CONNECTED_WAITING: "waiting (connected)",
+    _S.CONNECTED_DEACTIVATING: "deactivating (connected)",
+    _S.DISCONNECTED_ACTIVE: "active (disconnected)",
+    _S.DISCONNECTED_WAITING: "waiting (disconnected)",
+    _S.FORGOTTEN_ACTIVE: "active (presumed down)",
+    _S.FORGOTTEN_WAITING: "waiting (presumed down)",
+}
+"""What `rabbitmq-streams list_stream_group_consumers` shows."""
 _REPLAY_EVERY = 40
 """Steps that wrote records between two comparisons with a replay."""
 
@@ -30,6 +43,8 @@ class SacCoordination(SacChecker):
         self._exclusive = exclusive
         self._two: set[SacGroupKey] = set()
         """Groups that have two active consumers, since one was lost a second time before it had reported."""
+        self._put_out: set[SacGroupKey] = set()
+        """Groups from which an operator removed a consumer whose connection is alive: it never notices."""
         self._lost: dict[str, NotifyConsumer] = {}
         """By connection: the last message to it, if that message was lost."""
         self._steps = 0
@@ -53,7 +68,10 @@ class SacCoordination(SacChecker):
                 self.report("sac-stale-node", f"{stale} left the cluster, and its consumers are still there")
         if not outcome.records:
             return
-        for key, _, old, new in step.changes:
+        for key, one, old, new in step.changes:
+            alive = self.world.cluster.connection(one.connection) is not None
+            if isinstance(event, EvaluateGroup) and new is ABSENT and alive:
+                self._put_out.add(key)
             if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
                 self._two.add(key)
         for key, group in groups.items():
@@ -87,6 +105,34 @@ class SacCoordination(SacChecker):
         self._lost[message.connection] = message
         self._figures.counts["messages lost"] += 1
 
+    def on_listed(
+        self, groups: Sequence[Mapping[str, object]], consumers: Sequence[object], now_us: int
+    ) -> None:
+        """Check what operators see against the groups."""
+        held = sorted(self._live.state.groups.items())
+        right_groups = [
+            {
+                "stream": key.stream,
+                "reference": key.consumer_name,
+                "partition_index": group.partition_index,
+                "consumers": len(group.consumers),
+            }
+            for key, group in held
+        ]
+        right_consumers = [
+            [
+                {
+                    "subscription_id": one.subscription_id,
+                    "connection_name": one.owner,
+                    "state": _SHOWN[one.status],
+                }
+                for one in group.consumers
+            ]
+            for _, group in held
+        ]
+        if groups != right_groups or consumers != right_consumers:
+            self.report("sac-replies", f"the listing {groups} {consumers} differs from the groups")
+
     # -- at the end -----------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
@@ -109,6 +155,8 @@ class SacCoordination(SacChecker):
             if subscriber.connection is not None
         }
         for key in self.world.group_keys:
+            if key in self._put_out:
+                continue
             wanted = {owner for owner, each in expected.items() if each.subscription.stream == key.stream}
             self._settled(key, groups.get(key), wanted)
 

@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.sac import (
     ConnectionReconnected,
     ConsumerStatus,
     DownReason,
+    EvaluateGroup,
     PurgeNodes,
     Tick,
 )
@@ -151,7 +152,7 @@ def _cause(event: SacInput, old: ConsumerStatus, new: ConsumerStatus) -> str | N
     if new is _S.FORGOTTEN_ACTIVE:
         return "forgotten"
     if new is ABSENT:
-        return "removed" if isinstance(event, PurgeNodes | Tick) else None
+        return "removed" if isinstance(event, PurgeNodes | Tick | EvaluateGroup) else None
     if isinstance(event, ActivateConsumer):
         return "demoted" if old is _S.CONNECTED_ACTIVE else "early"
     if isinstance(event, ConnectionReconnected):

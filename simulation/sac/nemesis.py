@@ -25,6 +25,7 @@ class SacNemesis(Nemesis["SacWorld"]):
             FaultKind.RESTART: self._restart,
             FaultKind.START: self._start,
             FaultKind.STOP: self._stop,
+            FaultKind.OPERATE: self._operate,
             FaultKind.MEMBER_CRASH: self._upon(self._running, self.crash),
             FaultKind.MEMBER_FREEZE: self._upon(self._running, self.freeze),
             FaultKind.SLOW_CALLBACK: self._upon(self._running, self.slow),
@@ -59,6 +60,14 @@ class SacNemesis(Nemesis["SacWorld"]):
         client = self._client(entry)
         self._away.add(client.name)
         client.stop(come_back=False)
+
+    def _operate(self, entry: DrawnEvent) -> None:
+        self._tell(entry.kind, "begin", entry.name)
+        cluster = self._world.cluster
+        if entry.name == "list":
+            cluster.list_groups()
+        else:
+            cluster.evaluate(self._rng.choice(self._world.group_keys))
 
     # -- faults of clients ----------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from fencepost.coordinator.protocol.sac import (
     ConnectionId,
     DemonitorConnection,
     DownReason,
+    EvaluateGroup,
     LeaderChanged,
     MonitorConnection,
     MonitorNode,
@@ -26,6 +27,8 @@ from fencepost.coordinator.protocol.sac import (
 )
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
+from fencepost.coordinator.sac.draft import is_connected
+from fencepost.coordinator.sac.listing import consumer_groups, group_consumers
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.links import Link, Links
 from fencepost.simulation.sac.observers import SacStep
@@ -157,6 +160,36 @@ class SacNodes(HostHooks):
     def notice(self, event: SacInput) -> None:
         """Commit what the leader notices by itself, like any other entry of its log."""
         self.commit(event, lambda _: None)
+
+    # -- operators ------------------------------------------------------------------------------------------
+
+    def list_groups(self) -> None:
+        """List the groups and their consumers, as operators see them."""
+        if self.host is not None:
+            state = self.host.coordinator.state
+            groups = consumer_groups(state)
+            self.tell("on_listed", groups, [group_consumers(state, key) for key in sorted(state.groups)])
+
+    def evaluate(self, key: SacGroupKey) -> None:
+        """Let the coordinator remove consumers that have ended from a group, and choose again.
+
+        Nothing happens if the group has a lost consumer whose connection may be alive: it would be removed,
+        and never notice.
+        """
+        group = None if self.host is None else self.host.coordinator.state.groups.get(key)
+        if group is None:
+            return
+        dead = {one.connection: None for one in group.consumers if self._has_ended(one.connection)}
+        if all(is_connected(one.status) or one.connection in dead for one in group.consumers):
+            self.notice(
+                EvaluateGroup(
+                    vhost=key.vhost, stream=key.stream, consumer_name=key.consumer_name, dead=tuple(dead)
+                )
+            )
+
+    def _has_ended(self, connection: ConnectionId) -> bool:
+        node = self.nodes[node_of(connection)]
+        return not node.member or (node.up and connection not in node.connections)
 
     # -- effects --------------------------------------------------------------------------------------------
 

@@ -73,6 +73,11 @@ class SacObserver(WorldObserver, declares_hooks=True):
     def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
         """A connection got its client's last answer, to a step-down, and lets the group choose."""
 
+    def on_listed(
+        self, groups: Sequence[Mapping[str, object]], consumers: Sequence[object], now_us: int
+    ) -> None:
+        """Operators listed the groups, and the consumers of each."""
+
     def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
         """A message of the coordinator to a connection will never arrive: the connection's node was lost
         before."""

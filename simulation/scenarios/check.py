@@ -224,7 +224,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
-        if isinstance(step, s.Operate):
+        if isinstance(step, s.Operate) and scenario.protocol != "sac":
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
         if isinstance(step, s.Scale) and step.members == 0 and scenario.protocol == "sac":
             yield ("steps", index, "members"), "expected at least 1, got 0"

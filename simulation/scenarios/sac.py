@@ -18,6 +18,7 @@ from fencepost.simulation.scenarios.scenario import (
     MemberCrash,
     MemberFreeze,
     Name,
+    Operate,
     RollingRestart,
     Scale,
     ScenarioBase,
@@ -126,6 +127,18 @@ class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):
     unused = ("protocol", "partition_assignment_strategy")
 
 
+SacOperation: TypeAlias = Literal["list", "evaluate"]
+
+
+class OperateGroups(Operate, frozen=True, tag="operate"):
+    """Operators list the groups, or let the coordinator choose again in one, as with rabbitmq-streams."""
+
+    unused = ("topics", "share")
+    request: SacOperation  # type: ignore[assignment]
+    """The request. `evaluate` removes consumers whose connection has ended. Operators leave groups alone that
+    have lost consumers whose connection may be alive."""
+
+
 SacFault: TypeAlias = (
     MemberCrash
     | MemberFreeze
@@ -136,7 +149,7 @@ SacFault: TypeAlias = (
     | NodeLeave
     | NodeSplit
 )
-SacStep: TypeAlias = ClientsRestart | Scale
+SacStep: TypeAlias = ClientsRestart | Scale | OperateGroups
 
 
 class SacScenario(ScenarioBase, frozen=True, kw_only=True):
