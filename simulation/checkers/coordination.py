@@ -272,7 +272,9 @@ class Coordination(Checker):
                 yield from checks.sessions.check(step, checks.reconciliation, settings.session_timeout_ms)
             yield from checks.check(step)
             if self.has_the_time and step.new_target and not is_taken_over(step):
-                yield from check_new_target(step, settings.assignment_interval_ms)
+                yield from check_new_target(
+                    step, settings.assignment_interval_ms, live.config.release_version
+                )
             if step.new_target or any(change.lost for change in step.members):
                 self._verified.clear()  # a waiting commit may go on
             yield from self._reply(live, event, outcome, now_ms)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.simulation.checkers.base import Finding, shown
@@ -31,10 +32,22 @@ _NO_TARGET: Final = 1
 """The target's epoch in a group that never had one."""
 
 
-def check_new_target(step: GroupStep, interval_ms: int) -> Iterator[Finding]:
-    """Check that a new target has the current time and the newest epoch, and was not made too soon."""
+def check_new_target(step: GroupStep, interval_ms: int, release: ReleaseVersion) -> Iterator[Finding]:
+    """Check that a new target has the current time and the newest epoch, and was not made too soon.
+
+    A group without members has a target of its epoch from Kafka 4.4 on, dated 0 (KAFKA-20442).
+    """
     group = step.group
-    if group is None or not group.members:
+    if group is None:
+        return
+    if not group.members:
+        got = group.assignment_epoch, group.assignment_timestamp_ms
+        if release is ReleaseVersion.V4_3 or got != (group.group_epoch, 0):
+            yield (
+                "target-due",
+                f"{step.group_id} lost its last member at epoch {group.group_epoch}, and got target {got[0]}"
+                f" dated {got[1]} ms in release {release}",
+            )
         return
     if group.assignment_epoch != group.group_epoch:
         yield (

@@ -69,8 +69,7 @@ class SacCoordination(SacChecker):
         if not outcome.records:
             return
         for key, one, old, new in step.changes:
-            alive = self.world.cluster.connection(one.connection) is not None
-            if isinstance(event, EvaluateGroup) and new is ABSENT and alive:
+            if isinstance(event, EvaluateGroup) and new is ABSENT and self._is_alive(one.connection):
                 self._put_out.add(key)
             if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
                 self._two.add(key)
@@ -80,6 +79,9 @@ class SacCoordination(SacChecker):
         self._steps += 1
         if self._steps % _REPLAY_EVERY == 0:
             self._replay(self._live)
+
+    def _is_alive(self, connection: str) -> bool:
+        return self.world.cluster.connection(connection) is not None
 
     @property
     def _live(self) -> SacCoordinator:

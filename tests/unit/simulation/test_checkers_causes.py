@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -185,6 +185,26 @@ def test_a_heartbeat_that_makes_no_target_that_is_due_is_flagged(slow, now_ms, f
     reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
     slow.at(now_ms).take(heartbeat("A"), Outcome(reply=reply))
     assert slow.found == found
+
+
+class Newer(Judged):
+    """A group of Kafka 4.4."""
+
+    config = GroupCoordinatorConfig(release_version=ReleaseVersion.V4_4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dated_ms", "right"), [(Judged, 0, False), (Newer, 0, True), (Newer, 2_000, False)]
+)
+def test_a_group_without_members_has_a_target_in_newer_releases_only(kind, dated_ms, right):
+    it = kind()
+    it.at(1_000).join("A")
+    leaves = ConsumerGroupHeartbeatRequest(group_id="g", member_id="A", member_epoch=-1)
+    outcome = it.at(2_000).live.handle(leaves, 2_000)
+    others = tuple(each for each in outcome.records if type(each.key) is not type(target(3, 0).key))
+    epoch_ = it.live.groups["g"].group_epoch + 1
+    it.take(leaves, msgspec.structs.replace(outcome, records=(*others, target(epoch_, dated_ms))))
+    assert ("target-due" in it.found) != right
 
 
 # -- members

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac import ConsumerStatus
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue, SacRecord
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
+from fencepost.coordinator.sac.listing import consumer_groups, group_consumers
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
@@ -81,6 +82,13 @@ class Scene:
             owner=connection,
         )
         self.step(command, tamper)
+
+    def list_groups(self, tamper: Callable[[list[Any], list[Any]], None] = lambda *_: None) -> None:
+        """An operator lists the groups and their consumers."""
+        state = self.live.state
+        groups, consumers = consumer_groups(state), [group_consumers(state, KEY)]
+        tamper(groups, consumers)
+        self.checker.on_listed(groups, consumers, self.now_ms * 1_000)
 
     def leave(self, connection: str) -> None:
         """A client unsubscribes."""
@@ -304,3 +312,44 @@ def test_a_group_whose_last_message_was_lost_is_excused(scene: Scene) -> None:
     scene.believes()
     scene.checker.on_lost_message(told, scene.now_ms * 1_000)
     assert scene.end() == []
+
+
+def _other_state(groups: list[Any], consumers: list[Any]) -> None:
+    consumers[0][0]["state"] = "waiting (connected)"
+
+
+def _one_too_few(groups: list[Any], consumers: list[Any]) -> None:
+    groups[0]["consumers"] -= 1
+
+
+def _swapped(groups: list[Any], consumers: list[Any]) -> None:
+    consumers[0].reverse()
+
+
+def test_a_listing_is_that_of_the_groups() -> None:
+    scene = Scene()
+    scene.register(ONE)
+    scene.register(TWO)
+    scene.step(sac.ConnectionDown(ONE, sac.DownReason.NOCONNECTION))
+    scene.list_groups()
+    assert scene.found == []
+
+
+@pytest.mark.parametrize("tamper", [_other_state, _one_too_few, _swapped])
+def test_a_listing_that_differs_from_the_groups_is_found(tamper: Callable[..., None]) -> None:
+    scene = Scene()
+    scene.register(ONE)
+    scene.register(TWO)
+    scene.list_groups(tamper)
+    assert scene.found == ["sac-replies"]
+
+
+@pytest.mark.parametrize("alive", [True, False])
+def test_a_consumer_that_an_operator_removed_never_notices(alive: bool) -> None:
+    scene = Scene()
+    scene.world.cluster.connection = lambda _: "a connection" if alive else None
+    scene.register(ONE)
+    scene.register(TWO)
+    scene.step(sac.EvaluateGroup(stream=KEY.stream, consumer_name=KEY.consumer_name, dead=(ONE,)))
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == ([] if alive else ["sac-settled"])
