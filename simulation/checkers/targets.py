@@ -198,7 +198,7 @@ def _sticky(
     Members that had most are the first to have one more than others.
     """
     inherited = _inherited(step)
-    had: dict[MemberId, int] = dict(sizes)
+    grown: dict[MemberId, int] = {}
     moved = 0
     for change in step.targets:
         gone, gained = change.lost, change.gained
@@ -214,7 +214,7 @@ def _sticky(
             if topic_id in topics
             and (kept := tuple(n for n in sorted(numbers) if n < step.image.by_id[topic_id].partitions))
         }
-        had[change.member_id] += partition_count(lost) - sum(len(numbers) for _, numbers in gained)
+        grown[change.member_id] = sum(len(numbers) for _, numbers in gained) - partition_count(lost)
         moved += partition_count(lost)
         if lost and gained and not lost.keys() <= step.unsettled:
             yield (
@@ -226,7 +226,8 @@ def _sticky(
     if not moved or step.unsettled:
         return
     share, extra = divmod(sum(sizes.values()), len(sizes))
-    above = [count - share for count in had.values() if count > share]
+    had = (size - grown.get(member_id, 0) for member_id, size in sizes.items())
+    above = [count - share for count in had if count > share]
     needed = sum(above) - min(extra, len(above))
     if moved > needed:
         yield (
