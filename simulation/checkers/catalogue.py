@@ -635,17 +635,17 @@ _ALL: Final = (
     ),
     Invariant(
         "streams-target",
-        "A target has each active task once, and no member has more than its share.",
+        "A target has each active task once. No member has more than its share, and no process less.",
         "KIP-1071, Assignors",
     ),
     Invariant(
         "streams-sticky",
-        "A member keeps its tasks up to its share. No task moves if nothing changed.",
+        "A member keeps its tasks up to its share. Members that stood by for a task come next.",
         "KIP-1071, Assignors",
     ),
     Invariant(
         "streams-standby",
-        "Each stateful task has the configured number of standbys, or as many as there are processes.",
+        "Each stateful task has its standbys, in other processes, and those with the least load take them.",
         "KIP-1071, Assignors; KAFKA-20899",
     ),
     Invariant(

@@ -112,6 +112,11 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "0",
     ): "A shortcut for a single member; the queue gives the same.",
     (
+        "coordinator.assign.tasks:_Assignment.assign_active",
+        "tasks.sort(key=lambda task: (task.partition, task.subtopology))",
+        "pass",
+    ): "Decides which tasks a member keeps that had too many; Kafka only promises how many.",
+    (
         "coordinator.streams.groups:StreamsGroups._first_target",
         "group.group_epoch <= group.assignment_epoch",
         "group.group_epoch < group.assignment_epoch",

@@ -317,16 +317,22 @@ def test_tasks_that_move_for_nothing_are_found() -> None:
 
 
 def test_standby_tasks_that_move_for_nothing_are_found() -> None:
-    active = {A: {"0": (0, 1)}, B: {"0": (2, 3)}, C: {}}
-    before = {A: Tasks(active[A], {"0": (2,)}), B: Tasks(active[B], {"0": (0,)}), C: Tasks({}, {"0": (1, 3)})}
-    after = {A: Tasks(active[A], {"0": (3,)}), B: before[B], C: Tasks({}, {"0": (1, 2)})}
+    active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
+    standby = {A: {"0": (2,)}, B: {"0": (0, 3)}, C: {"0": (1,)}}
+    moved = {A: {"0": (3,)}, B: {"0": (0,)}, C: {"0": (1, 2)}}
+    before = {one: Tasks(tasks, standby[one]) for one, tasks in active.items()}
+    after = {one: Tasks(tasks, moved[one]) for one, tasks in active.items()}
     assert computed(before, after, standbys=1) == ["streams-sticky"]
 
 
 def test_a_standby_task_may_move_to_a_process_that_has_less_to_do() -> None:
-    active = {A: {"0": (0, 1)}, B: {"0": (2, 3)}, C: {}}
-    before = {A: Tasks(active[A], {"0": (2, 3)}), B: Tasks(active[B], {"0": (0, 1)}), C: Tasks()}
-    after = {A: Tasks(active[A], {"0": (2,)}), B: before[B], C: Tasks({}, {"0": (3,)})}
+    active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
+    before = {
+        A: Tasks(active[A], {"0": (2, 3)}),
+        B: Tasks(active[B], {"0": (0, 1)}),
+        C: Tasks(active[C]),
+    }
+    after = {A: Tasks(active[A], {"0": (3,)}), B: before[B], C: Tasks(active[C], {"0": (2,)})}
     assert computed(before, after, standbys=1) == []
 
 
