@@ -117,6 +117,16 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "pass",
     ): "Decides which tasks a member keeps that had too many; Kafka only promises how many.",
     (
+        "coordinator.assign.tasks:_Assignment.assign_standby",
+        "tasks.sort(key=lambda task: (task.partition, task.subtopology), reverse=True)",
+        "pass",
+    ): "Only changes the order in which standby tasks are given out; any order is allowed.",
+    (
+        "coordinator.assign.tasks:_Assignment.assign_standby",
+        "True",
+        "False",
+    ): "Only changes the order in which standby tasks are given out; any order is allowed.",
+    (
         "coordinator.streams.groups:StreamsGroups._first_target",
         "group.group_epoch <= group.assignment_epoch",
         "group.group_epoch < group.assignment_epoch",
