@@ -664,6 +664,11 @@ _ALL: Final = (
         "KIP-1071, Heartbeat",
     ),
     Invariant(
+        "streams-described",
+        "A description of a group shows its stored state. Without a group it is an error.",
+        "KIP-1071, StreamsGroupDescribe; KAFKA-19661",
+    ),
+    Invariant(
         "streams-sessions",
         "A member is removed when it leaves or its timeout expires: not earlier, not later.",
         "KIP-1071, Member Session Management",

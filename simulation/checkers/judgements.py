@@ -79,6 +79,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "streams-topics": _CLIENTS_ONLY,
     "streams-answers": _CLIENTS_ONLY,
     "streams-replies": _CLIENTS_ONLY,
+    "streams-described": _CLIENTS_ONLY,
     "streams-sessions": _CLIENTS_ONLY,
     "streams-delays": _CLIENTS_ONLY,
     "streams-bookkeeping": _CLIENTS_ONLY,

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.epoch_groups import MemberContact
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -33,6 +33,8 @@ from fencepost.coordinator.protocol.streams import (
     Endpoint,
     Status,
     StatusCode,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
@@ -112,9 +114,13 @@ def aimed(tasks: Tasks) -> Tamper:
 class Scene:
     """A coordinator whose every step is judged. Each member is a process of its own."""
 
-    def __init__(self, standbys: int = 0, names: Sequence[str] = ("orders", "store")) -> None:
+    def __init__(
+        self, standbys: int = 0, names: Sequence[str] = ("orders", "store"), release: str = "4.3"
+    ) -> None:
         self.config = GroupCoordinatorConfig(
-            group_streams_num_standby_replicas=standbys, group_streams_assignment_interval_ms=0
+            group_streams_num_standby_replicas=standbys,
+            group_streams_assignment_interval_ms=0,
+            release_version=ReleaseVersion(release),
         )
         self.live = GroupCoordinator(self.config)
         self.journal = MemoryJournal()
@@ -534,3 +540,80 @@ def test_a_journal_that_can_not_be_read_is_found(scene: Scene) -> None:
     scene.journal.append((Record(scene.live.streams.groups["g"].metadata_record(9, 9, 9, {}).key, None),))
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == ["journal-replay"]
+
+
+def test_a_heartbeat_whose_records_are_not_written_is_in_order(scene: Scene) -> None:
+    """It counts as a sign of life, and its endpoint may have changed the map, which no record holds."""
+    scene.beat(A, scene.tasks(A), endpoint_information_epoch=0)
+    scene.wait(30)
+    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    request = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=scene.epochs[A])
+    outcome = scene.live.handle(request, scene.now_ms)
+    assert outcome.records == ()
+    failed = msgspec.structs.replace(outcome, reply=refused)
+    scene.checker.on_coordinator_step("one", request, failed, scene.now_ms * 1_000)
+    scene.live.streams.soft.groups["g"].endpoint_epoch += 3
+    scene.beat(B, scene.tasks(B), endpoint_information_epoch=3)
+    scene.wait(20)
+    scene.beat(B, scene.tasks(B), endpoint_information_epoch=3)
+    assert scene.found == []
+    assert set(scene.live.streams.groups["g"].members) == {A, B}
+
+
+def test_nothing_is_late_while_the_log_refuses_records(scene: Scene) -> None:
+    """And not at once when it takes them again: a removal is tried again half a second later."""
+    begun, ended, late = [scene.now_ms + ms for ms in (40_000, 50_000, 53_000)]
+    scene.checker.on_fault("append-failure", "begin", "", begun * 1_000)
+    group = scene.live.streams.groups["g"]
+    scene.checker._late(group, ended)
+    scene.checker.on_fault("append-failure", "end", "", ended * 1_000)
+    scene.checker._late(group, ended + 1_000)
+    assert scene.found == []
+    scene.checker._late(group, late)
+    assert set(scene.found) == {"streams-sessions"}
+
+
+def test_a_commit_that_the_log_refuses_is_in_order(scene: Scene) -> None:
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id=A,
+        member_epoch=scene.epochs[A],
+        offsets={TopicPartition("orders", 0): OffsetAndMetadata(offset=1)},
+    )
+    errors = dict.fromkeys(request.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    outcome = Outcome(reply=OffsetCommitResponse(errors=errors))
+    scene.checker.on_coordinator_step("one", request, outcome, scene.now_ms * 1_000)
+    assert scene.found == []
+
+
+def test_another_group_is_none_of_its_business(scene: Scene) -> None:
+    """A heartbeat to it would otherwise have to be refused as one of a stranger."""
+    request = StreamsGroupHeartbeatRequest(group_id="another", member_id="x", member_epoch=3)
+    scene.step(request)
+    assert scene.found == []
+
+
+def test_a_description_is_judged(scene: Scene) -> None:
+    request = StreamsGroupDescribeRequest(group_ids=("g",))
+    scene.step(request)
+    assert scene.found == []
+    scene.step(request, lambda outcome: msgspec.structs.replace(outcome, reply=NOTHING_DESCRIBED))
+    assert scene.found == ["streams-described"]
+
+
+NOTHING_DESCRIBED = StreamsGroupDescribeResponse(groups=())
+
+
+@pytest.mark.parametrize(("release", "epochs"), [("4.3", [1, 2]), ("4.4", [1, 1])])
+def test_a_member_that_joins_again_is_news_only_until_4_4(release: str, epochs: list[int]) -> None:
+    scene = Scene(release=release)
+    where = {"user_endpoint": Endpoint("a", 1), "endpoint_information_epoch": -1}
+    told = []
+    for member in (A, B):
+        scene.beat(member)
+    scene.wait(3)
+    for _ in range(2):
+        scene.beat(A, epoch=0, **where)
+        told.append(scene.live.streams.soft.groups["g"].endpoint_epoch)
+    assert scene.found == []
+    assert told == epochs
