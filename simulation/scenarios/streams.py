@@ -195,7 +195,7 @@ class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def lacks_for_others(self) -> str:
-        """What other applications need and the scenario does not have; empty if they can run."""
+        """The reason why no other application can run next to this one; empty if one can."""
         if self.group.protocol == "classic":
             return 'other applications speak KIP-1071: expected group.protocol = "streams"'
         if self.unequal_topics is None:
