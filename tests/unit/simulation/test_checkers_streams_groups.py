@@ -44,6 +44,7 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataValue,
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMemberValue,
 )
@@ -617,3 +618,15 @@ def test_a_member_that_joins_again_is_news_only_until_4_4(release: str, epochs: 
         told.append(scene.live.streams.soft.groups["g"].endpoint_epoch)
     assert scene.found == []
     assert told == epochs
+
+
+@pytest.mark.parametrize("field", ["process_id", "rack_id", "client_id", "client_tags", "topology_epoch"])
+def test_what_a_member_says_of_itself_is_stored(field: str) -> None:
+    scene = Scene()
+    said = {"rack_id": "r", "client_id": "c", "client_tags": {"zone": "z"}}
+    assert scene.beat(A, **said) == []
+    other = {"client_tags": {}, "topology_epoch": 7}.get(field, "other")
+    tamper = recorded(
+        StreamsGroupMemberMetadataValue, lambda value: msgspec.structs.replace(value, **{field: other})
+    )
+    assert "streams-bookkeeping" in scene.beat(B, tamper=tamper, **said)
