@@ -119,6 +119,10 @@ class OtherApplications(Host):
         topics = self._world.cluster.topics.by_name
         return {name: topic.partitions for name, topic in topics.items() if name.startswith(prefix)}
 
+    def delete(self, topic: str) -> None:
+        """Delete a topic."""
+        self._world.cluster.delete_topic(topic)
+
     @property
     def neighbour(self) -> str:
         """The group of the application that the scenario is about."""
@@ -193,6 +197,9 @@ class _Life:
         await self._until_tasks()
         if self.case.status is None:
             await self._hold_on()
+            await self._until_tasks()
+        if self.case.internal:
+            await self._lose_topic()
             await self._until_tasks()
         await self._described(ErrorCode.NONE)
         for what, request, error in mistakes_of_members(
@@ -327,6 +334,13 @@ class _Life:
                 f"a member releases nothing, and is removed after {took_us // 1_000} ms of its"
                 f" {_REBALANCE_TIMEOUT_MS} ms",
             )
+
+    async def _lose_topic(self) -> None:
+        """Delete an internal topic: the member is told, and has no tasks until the topic is there again."""
+        self._host.delete(min(self.case.internal))
+        await self._go_on()
+        if StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses or self._tasks:
+            self._report("streams-replies", f"a topic is deleted, and the only member has {self._tasks}")
 
     async def _old_topology(self) -> None:
         """Join again with an older topology: the member is told, and goes on."""

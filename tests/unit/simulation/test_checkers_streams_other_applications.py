@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.epoch_groups import EpochGroupSoftState
 from fencepost.coordinator.streams import describe, heartbeat, offset_fencing, validation
 from fencepost.coordinator.streams.groups import StreamsGroups
 from fencepost.coordinator.streams.partition_counts import DecidedPartitionCounts
@@ -73,6 +74,7 @@ def never_stale(original: Any) -> Any:
         (StreamsGroups, "end_of_empty", nothing, "streams-answers"),
         (DecidedPartitionCounts, "_copartition", nothing, "streams-topics"),
         (heartbeat._Step, "tell", never_stale(heartbeat._Step.tell), "streams-replies"),
+        (EpochGroupSoftState, "request_metadata_refresh", nothing, "streams-replies"),
         (StreamsSoftState, "_arm_rebalance", nothing, "streams-sessions"),
         (offset_fencing, "check_commit", nothing, "streams-commits"),
         (
