@@ -124,12 +124,38 @@ class Placement:
             holders = self._stood_by.get(task)
             if not holders or self._is_kept(task) or any(task in self._active[one] for one in holders):
                 continue
-            if all(len(self._active[one]) < least for one in holders):
+            counts = {one: len(self._active[one]) for one in holders}
+            if self._had_room(counts, self._active_counts, least, {}):
                 yield (
                     "streams-sticky",
-                    f"{task} passes over {', '.join(holders)}, which stood by and have less than {least}"
+                    f"{task} passes over {', '.join(holders)}, which stood by: one has less than {least}"
                     " active tasks",
                 )
+
+    def _had_room(
+        self,
+        counts: Mapping[MemberId, int],
+        loads: Mapping[str, int],
+        least: int,
+        before: Mapping[str, int],
+    ) -> bool:
+        """Return true if the member that Kafka chooses of some had less than its share.
+
+        It has less to do than none of the others: neither has another one fewer tasks in a process with less
+        load. `counts` are the members' tasks, `loads` those of processes, all in the end. `before` are tasks
+        that a process had when the member was chosen.
+        """
+        for member_id, count in counts.items():
+            process = self._process_of[member_id]
+            if count < least and all(
+                counts[other] < least
+                or loads[process] * self._threads[full]
+                < max(least, before.get(full, 0)) * self._threads[process]
+                for other in counts
+                for full in [self._process_of[other]]
+            ):
+                return True
+        return False
 
     def _active_to_least_load(self) -> Iterator[Finding]:
         """Yield processes and members that took on an active task while others had less to do."""
@@ -235,13 +261,15 @@ class Placement:
                 task in self._standby[one] for one in self._process_of if one not in (*holders, *owner)
             ):
                 continue
+            counts = {one: self._count(one) for one in holders}
             if any(self._lacks(one, task) and self._count(one) < least for one in owner) or (
-                holders and all(self._lacks(one, task) and self._count(one) < least for one in holders)
+                all(self._lacks(one, task) for one in holders)
+                and self._had_room(counts, self._counts, least, self._active_counts)
             ):
                 yield (
                     "streams-sticky",
-                    f"the standby of {task} passes over {', '.join((*owner, *holders))}, which had the task"
-                    f" and have less than {least} tasks",
+                    f"the standby of {task} passes over {', '.join((*owner, *holders))}, which had the task:"
+                    f" one has less than {least} tasks",
                 )
 
     def _lacks(self, member_id: MemberId, task: Task) -> bool:

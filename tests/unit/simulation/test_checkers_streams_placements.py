@@ -139,3 +139,12 @@ def test_a_previous_owner_that_has_room_stands_by() -> None:
     elsewhere = target(a=((0,), ()), b=((1,), (0, 2)), c=((2,), (1,)))
     assert_found(found(before, elsewhere, 1), "streams-sticky", "standby of ('0', 1) passes over a")
     assert found(before, target(a=((0,), (1,)), b=((1,), (2,)), c=((2,), (0,))), 1) == []
+
+
+def test_a_member_with_room_counts_even_if_another_one_that_stood_by_is_full() -> None:
+    """Kafka looks at the one with the least to do, and not at the first."""
+    before = target(a=((0,), ()), b=((1,), (0,)), c=((2,), (0,)), d=((3,), ()))
+    elsewhere = target(a=((0,), (1,)), b=((1,), (2, 3)), c=((2,), ()), d=((3,), (0,)))
+    assert_found(found(before, elsewhere, 1), "streams-sticky", "standby of ('0', 0) passes over a, b, c")
+    back = target(a=((0,), (1,)), b=((1,), (2,)), c=((2,), (0,)), d=((3,), (1,)))
+    assert all("passes over" not in text for _, text in found(before, back, 1))
