@@ -250,8 +250,8 @@ class StreamsCoordination(Checker):
         if request.member_epoch >= 0:
             self._wait(now_ms)
             self._endpoint_epoch = None
-        if known is not None and request.member_id in known.members:
-            self._heard_ms[request.member_id] = now_ms
+            if known is not None and request.member_id in known.members:
+                self._heard_ms[request.member_id] = now_ms
         if known is not None and request.shutdown_application:
             self._asked_by = self._asked_by or request.member_id
 

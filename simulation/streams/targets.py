@@ -188,8 +188,9 @@ def standbys_kept(given: TargetInput) -> tuple[int, int]:
     """Return how many standby tasks stayed in their processes, and how many could have.
 
     Zeros if more than one member differs between the two targets; even a single one may move many tasks.
+    Zeros for several standbys of each task, too: of those Kafka 4.3 looks for the place of the first only.
     """
-    if len(given.old_members.keys() ^ given.members.keys()) > 1:
+    if given.standbys > 1 or len(given.old_members.keys() ^ given.members.keys()) > 1:
         return 0, 0
     standby = {
         (task, given.members[member_id].process_id)
@@ -217,8 +218,11 @@ def _standbys_sticky(
 ) -> Iterator[Finding]:
     """Yield a process that begins to restore another one's store, in a group whose members are the same.
 
-    If the spread was uneven before, a standby task may move to a process with less to do.
+    If the spread was uneven before, a standby task may move to a process with less to do. Of several standbys
+    of a task, Kafka 4.3 looks for the place of the first only (KAFKA-20899).
     """
+    if given.standbys > 1:
+        return
     same = given.old_members.keys() == given.members.keys() == given.before.keys() and all(
         given.old_members[one].process_id == member.process_id for one, member in given.members.items()
     )

@@ -630,3 +630,29 @@ def test_what_a_member_says_of_itself_is_stored(field: str) -> None:
         StreamsGroupMemberMetadataValue, lambda value: msgspec.structs.replace(value, **{field: other})
     )
     assert "streams-bookkeeping" in scene.beat(B, tamper=tamper, **said)
+
+
+def test_of_several_standby_tasks_only_the_first_has_to_stay() -> None:
+    """Kafka 4.3 does not look at a second member that stood by (KAFKA-20899)."""
+    names = [A, B, C, "d"]
+
+    def standing_by(*steps: int) -> dict[str, Tasks]:
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for task in range(TASKS):
+            for step in steps:
+                found[names[(task + step) % len(names)]].append(task)
+        return {name: Tasks({"0": (n,)}, {"0": tuple(sorted(found[name]))}) for n, name in enumerate(names)}
+
+    assert computed(standing_by(1, 2), standing_by(1, 3), standbys=2) == []
+    assert computed(standing_by(1), standing_by(3), standbys=1) == ["streams-sticky"]
+
+
+def test_a_leave_that_is_not_written_is_no_sign_of_life(scene: Scene) -> None:
+    scene.wait(30)
+    scene.beat(B, scene.tasks(B))
+    leave = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=-1)
+    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    scene.checker.on_coordinator_step("one", leave, Outcome(reply=refused), scene.now_ms * 1_000)
+    scene.wait(20)
+    assert set(scene.live.streams.groups["g"].members) == {B}
+    assert scene.found == []
