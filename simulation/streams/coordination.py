@@ -629,6 +629,12 @@ def epochs(known: KnownStreamsGroup | None, group: StreamsGroup) -> Iterator[Fin
         old = None if known is None else known.members.get(member_id)
         if not member.previous_member_epoch <= member.member_epoch <= group.assignment_epoch:
             yield "streams-epochs", f"{member_id} is at {member.member_epoch} of {group.assignment_epoch}"
+        if old is not None and old.member_epoch not in (member.member_epoch, member.previous_member_epoch):
+            yield (
+                "streams-epochs",
+                f"{member_id} moves from {old.member_epoch}, and its previous epoch is"
+                f" {member.previous_member_epoch}",
+            )
         if old is not None and member.member_epoch < old.member_epoch:
             yield "streams-epochs", f"{member_id} falls from {old.member_epoch} to {member.member_epoch}"
 

@@ -656,3 +656,15 @@ def test_a_leave_that_is_not_written_is_no_sign_of_life(scene: Scene) -> None:
     scene.wait(20)
     assert set(scene.live.streams.groups["g"].members) == {B}
     assert scene.found == []
+
+
+def test_a_member_keeps_the_epoch_from_which_it_moved(scene: Scene) -> None:
+    """A commit or heartbeat whose response was lost comes with that one."""
+    scene.beat(C)
+    before = scene.epochs[A]
+    forgotten = recorded(
+        StreamsGroupCurrentMemberAssignmentValue,
+        lambda value: msgspec.structs.replace(value, previous_member_epoch=0),
+    )
+    assert "streams-epochs" in scene.beat(A, scene.tasks(A), tamper=forgotten)
+    assert scene.epochs[A] > before
