@@ -183,6 +183,15 @@ class _Assignment:
 
     def assign_standby(self) -> None:
         """Assign the standbys of each task, each in another process; fewer if there are fewer processes."""
+        missing = self._standbys_left()
+        queue = PriorityQueue(self._processes, lambda process: process.load)
+        for task, count in sorted(missing, reverse=True):
+            for _ in range(count):
+                if not self._stands_by_somewhere(queue, task):
+                    break
+
+    def _standbys_left(self) -> list[tuple[TaskId[str], int]]:
+        """Give standby tasks to members that had them; return the others, and how many each of them needs."""
         wanted = self._spec.num_standby_replicas
         tasks = [
             TaskId(one, number)
@@ -197,11 +206,7 @@ class _Assignment:
                 if not self._stands_by_again(task):
                     missing.append((task, wanted - given))
                     break
-        queue = PriorityQueue(self._processes, lambda process: process.load)
-        for task, count in sorted(missing, reverse=True):
-            for _ in range(count):
-                if not self._stands_by_somewhere(queue, task):
-                    break
+        return missing
 
     def _stands_by_again(self, task: TaskId[str]) -> bool:
         """Give the standby task to a member that had the task in any role; return true if that is

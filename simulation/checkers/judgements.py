@@ -1,4 +1,4 @@
-"""The judgement by each invariant if the coordinator is a real broker, observed through its journal."""
+"""An invariant, and the judgement by it if the coordinator is a real broker, observed through its journal."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "streams-topics": _CLIENTS_ONLY,
     "streams-answers": _CLIENTS_ONLY,
     "streams-replies": _CLIENTS_ONLY,
+    "streams-described": _CLIENTS_ONLY,
     "streams-sessions": _CLIENTS_ONLY,
     "streams-delays": _CLIENTS_ONLY,
     "streams-bookkeeping": _CLIENTS_ONLY,
@@ -127,3 +128,17 @@ def judgement_of(name: str) -> RealJudgement:
         if name.startswith(family):
             return judgement
     return _IN_FULL
+
+
+class Invariant(msgspec.Struct, frozen=True):
+    """A rule that must hold after every event (or, for `progress` and its like, at the end)."""
+
+    name: str
+    summary: str
+    source: str
+    """A section of KIP-848, or the defect from which it was learned."""
+
+    @property
+    def on_real(self) -> RealJudgement:
+        """The judgement of a real broker and its members by this invariant."""
+        return judgement_of(self.name)

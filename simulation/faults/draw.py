@@ -65,6 +65,7 @@ class FaultKind(enum.StrEnum):
     THREAD_EXCEPTION = "thread-exception"
     THREAD_CHANGE = "thread-change"
     CLIENT_CLOSE = "client-close"
+    OTHER_APPLICATION = "other-application"
 
 
 class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):

@@ -78,7 +78,7 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
                 f"{where}.kind: {entry.kind} has no effect with fewer than {_TO_NODES[entry.kind]} nodes,"
                 f" the scenario's cluster.nodes is {scenario.cluster_size}"
             )
-        if entry.kind is FaultKind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
+        if isinstance(scenario, StreamsScenario) and (wrong := _not_of_an_application(entry, scenario)):
             return f"{where}.{wrong}"
         if entry.kind is FaultKind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
             return f"{where}.added: expected a median above zero, got {entry.added[1]}"
@@ -125,7 +125,14 @@ def _no_topic(name: str, topics: Iterable[str]) -> str:
     return f"expected a topic of the scenario, or that an entry creates ({known}), got {name!r}"
 
 
-def _no_exception(entry: DrawnEvent, scenario: AnyScenario) -> str | None:
+def _not_of_an_application(entry: DrawnEvent, scenario: StreamsScenario) -> str | None:
+    """Return why that can't happen to this Streams application; None if it can."""
+    if entry.kind is FaultKind.OTHER_APPLICATION:
+        return f"kind: {wrong}" if (wrong := scenario.lacks_for_others) else None
+    return _no_exception(entry, scenario) if entry.kind is FaultKind.THREAD_EXCEPTION else None
+
+
+def _no_exception(entry: DrawnEvent, scenario: StreamsScenario) -> str | None:
     """Return why no thread can raise this exception; None if one can."""
     response, _, place = entry.name.partition(" ")
     if response not in get_args(Response) or place not in get_args(Place):

@@ -163,6 +163,12 @@ class KafkaNemesis(Nemesis[K]):
         """Break all connections of a process."""
         self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
 
+    def fail_appends(self, entry: DrawnEvent) -> None:
+        """Make the coordinator's log refuse records until the entry is over."""
+        cluster = self._world.cluster
+        cluster.fail_appends()
+        self._lasting(entry, "", cluster.mend_appends)
+
     def lose(self, entry: DrawnEvent, host: HasProcess) -> None:
         """Lose a process's next request, or the next response to it, with its connection."""
         direction = Direction.REQUEST if entry.kind is FaultKind.LOST_REQUEST else Direction.RESPONSE

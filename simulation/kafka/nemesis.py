@@ -56,7 +56,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
             FaultKind.PRODUCER_TAKEOVER: self._upon(self._alive, self._producer_takeover),
             FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
-            FaultKind.APPEND_FAILURE: self._append_failure,
+            FaultKind.APPEND_FAILURE: self.fail_appends,
             FaultKind.PARTITION: self._partition,
             FaultKind.SLOW_LINK: self._slow_link,
             FaultKind.LOSS: self._loss,
@@ -156,11 +156,6 @@ class GroupNemesis(KafkaNemesis[Stage]):
     def _coordinator_unavailable(self, entry: DrawnEvent) -> None:
         lasts_us = self._before_quiet(entry, entry.lasts_us)
         self.instant(entry, "", lambda: self._world.cluster.unavailable(lasts_us))
-
-    def _append_failure(self, entry: DrawnEvent) -> None:
-        cluster = self._world.cluster
-        cluster.fail_appends()
-        self._lasting(entry, "", cluster.mend_appends)
 
     # -- the network ----------------------------------------------------------------------------------------
 

@@ -33,7 +33,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
-from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.coordinator.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -108,6 +108,7 @@ GROUP_REQUESTS: frozenset[type] = frozenset(
         LeaveGroupBatchRequest,
         ConsumerGroupDescribeRequest,
         DescribeGroupsRequest,
+        StreamsGroupDescribeRequest,
         ListGroupsRequest,
         DeleteGroupsRequest,
         OffsetDeleteRequest,

@@ -11,9 +11,10 @@ from fencepost.coordinator.epoch_groups import MemberContact, SoftState
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
-from fencepost.coordinator.streams import groups, heartbeat, offset_fencing, target
+from fencepost.coordinator.streams import describe, groups, heartbeat, offset_fencing, target
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
+from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
@@ -90,6 +91,17 @@ def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any,
     return made
 
 
+def _quota_stays(_: Original, self: _Assignment, count: int) -> None: ...
+
+
+def _ready_once_heard(original: Original, group: Any, configured: Any) -> Any:
+    """A group counts as ready only if a heartbeat came since the coordinator loaded."""
+    found = original(group, configured)
+    if configured is None and group.members:
+        found = msgspec.structs.replace(found, group_state=StreamsGroupState.NOT_READY)
+    return found
+
+
 STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "task-given-too-soon",
@@ -138,6 +150,14 @@ STREAMS_GROUP_MUTANTS: Final = (
         ("streams-standby",),
         STANDBY,
         (instead_of(_Assignment, "_stands_by_again", _full_member_drops_it),),
+    ),
+    Mutant(
+        "quota-stays",
+        UNREPORTED,
+        "Members keep a full share of active tasks, even if that leaves a new process without any.",
+        ("streams-target",),
+        (*FAILURES, *STANDBY),
+        (instead_of(_Assignment, "_filled_active", _quota_stays),),
     ),
     Mutant(
         "internal-topics-not-created",
@@ -194,6 +214,14 @@ STREAMS_GROUP_MUTANTS: Final = (
         ("streams-commits",),
         ("streams-standby-tasks", "streams-frozen-clients"),
         (instead_of(offset_fencing, "check_commit", _anybody_commits),),
+    ),
+    Mutant(
+        "ready-group-not-described",
+        "KAFKA-19661",
+        "After a load, a ready group is described as NotReady until a member sends a heartbeat.",
+        ("streams-described",),
+        ("streams-other-applications",),
+        (instead_of(describe, "describe", _ready_once_heard),),
     ),
     Mutant(
         "endpoints-told-once",

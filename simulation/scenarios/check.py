@@ -16,7 +16,12 @@ from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacScenario
-from fencepost.simulation.scenarios.streams import ScenarioStreamsGroup, StreamsScenario, ThreadException
+from fencepost.simulation.scenarios.streams import (
+    OtherApplication,
+    ScenarioStreamsGroup,
+    StreamsScenario,
+    ThreadException,
+)
 from fencepost.simulation.scenarios.timing import faults_end_us
 from fencepost.simulation.scenarios.values import Moment
 
@@ -182,6 +187,13 @@ def _threads(scenario: StreamsScenario) -> Iterator[Mistake]:
             yield ("faults", index, "where"), "has no effect without a global_topic: there is no such thread"
 
 
+def _others(scenario: StreamsScenario) -> Iterator[Mistake]:
+    """Yield other applications that cannot run here."""
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, OtherApplication) and scenario.lacks_for_others:
+            yield ("faults", index, "kind"), scenario.lacks_for_others
+
+
 def _classic(
     group: s.ScenarioGroup | ScenarioStreamsGroup, config: GroupCoordinatorConfig
 ) -> Iterator[Mistake]:
@@ -339,6 +351,6 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
         _faults,
     ),
     "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
-    "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
+    "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _others, _faults),
 }
 """Checks of each kind of scenario, in this order."""

@@ -14,6 +14,7 @@ from msgspec import Meta
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.scenarios.scenario import (
     SECOND,
+    AppendFailure,
     ConnectionLoss,
     CoordinatorCrash,
     CoordinatorMove,
@@ -131,6 +132,14 @@ class LostAnswer(LostResponse, frozen=True, tag="lost-response"):
     unused = ("epoch_moved",)
 
 
+class OtherApplication(_Fault, frozen=True, tag="other-application"):
+    """Another application joins a group of its own for a moment, and makes mistakes.
+
+    The seed draws its topology, which may be impossible, or wait for topics. The coordinator must refuse all
+    mistakes. Two topics of the scenario must have different numbers of partitions.
+    """
+
+
 StreamsFault: TypeAlias = (
     ThreadException
     | ThreadChange
@@ -143,6 +152,8 @@ StreamsFault: TypeAlias = (
     | ClientCutOff
     | CoordinatorMove
     | CoordinatorCrash
+    | AppendFailure
+    | OtherApplication
 )
 
 
@@ -174,6 +185,22 @@ class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
     faults: tuple[StreamsFault, ...] = ()
     steps: ClassVar[tuple[()]] = ()
     """No steps: the application is deployed once."""
+
+    @property
+    def unequal_topics(self) -> tuple[ScenarioTopic, ScenarioTopic] | None:
+        """Two topics with different numbers of partitions; None if all have the same."""
+        first = self.topics[0]
+        other = next((each for each in self.topics if each.partitions != first.partitions), None)
+        return None if other is None else (first, other)
+
+    @property
+    def lacks_for_others(self) -> str:
+        """The reason why no other application can run next to this one; empty if one can."""
+        if self.group.protocol == "classic":
+            return 'other applications speak KIP-1071: expected group.protocol = "streams"'
+        if self.unequal_topics is None:
+            return "expected two topics with different numbers of partitions, which other applications read"
+        return ""
 
     @property
     def partitions(self) -> int:

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.streams import Topology
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.base import OF_LOG, Finding
 
 
 class StreamsCommits:
@@ -32,6 +32,8 @@ class StreamsCommits:
         """Yield what is wrong with the reply to a commit or a fetch, if it is one."""
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             expected = commit_error(event, members, topology)
+            if not OF_LOG.isdisjoint(reply.errors.values()):
+                expected = next(code for code in reply.errors.values() if code in OF_LOG)
             if wrong := sorted({code.name for code in reply.errors.values()} - {expected.name}):
                 who = f"{event.member_id} at epoch {event.member_epoch}"
                 yield "streams-commits", f"{who} commits, and gets {wrong}, expected {expected.name}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, MemberFenced, Outcome
 from fencepost.coordinator.protocol.streams import (
+    NO_TASKS,
     EndpointPartitions,
     StatusCode,
     StreamsGroupHeartbeatRequest,
@@ -23,7 +25,9 @@ from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.streams.commits import StreamsCommits
+from fencepost.simulation.streams.described import descriptions
 from fencepost.simulation.streams.reconciliation import reconciliations
 from fencepost.simulation.streams.targets import (
     ExpectedTopics,
@@ -67,7 +71,7 @@ class KnownStreamsGroup:
 
 
 class StreamsCoordination(Checker):
-    """Judges the coordinator of a world's one streams group."""
+    """Judges the coordinator of a world's application, which has one streams group."""
 
     world: StreamsWorld  # type: ignore[assignment]  # it has no single members
 
@@ -85,10 +89,15 @@ class StreamsCoordination(Checker):
         """Number of standby tasks that stayed in their processes, and number that could have."""
         self._assigned_ms: int | None = None
         """Time at which the last target was computed, in ms."""
-        self._endpoint_epoch = 0
-        """Changes of the tasks of members with an endpoint that this coordinator has seen."""
+        self._endpoint_epoch: int | None = 0
+        """Changes of the tasks of members with an endpoint that this coordinator has seen; None after a
+        heartbeat that failed: it may have been one."""
         self._untold: set[MemberId] = set()
         """Members that were sent tasks, and have not received them."""
+        self._log_failures = 0
+        """Number of faults that make the log refuse records now."""
+        self._log_failed_ms: int | None = None
+        """Time at which the last one began or ended, in ms."""
         self._commits = StreamsCommits()
         self._topics: tuple[Topology, TopicsImage, ExpectedTopics] | None = None
         """The topics that were last expected, with the topology and the image that they follow from."""
@@ -105,6 +114,12 @@ class StreamsCoordination(Checker):
             self._waiting_ms = self._asked_by = None
             self._endpoint_epoch = 0
 
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """Follow when the log refuses records: removals and targets wait then."""
+        if fault == FaultKind.APPEND_FAILURE:
+            self._log_failures += 1 if phase == "begin" else -1
+            self._log_failed_ms = now_us // 1_000
+
     def on_coordinator_step(self, host: str, event: Any, outcome: Outcome, now_us: int) -> None:
         """Judge one step."""
         coordinator = self.world.cluster.brokers[host].coordinator
@@ -113,11 +128,19 @@ class StreamsCoordination(Checker):
         group_id = self.world.scenario.group.id
         group = coordinator.streams.groups.get(group_id)
         now_ms = now_us // 1_000
+        self.report_all(
+            descriptions(coordinator.streams.groups, coordinator.streams.image, event, outcome.reply)
+        )
+        if getattr(event, "group_id", group_id) != group_id:
+            return  # of another application, which judges its responses itself
         if isinstance(event, StreamsGroupHeartbeatRequest):
             self._heartbeat(coordinator, group, event, outcome, now_ms)
         elif group is not None and group.topology is not None and self._known is not None:
             self.report_all(self._commits.judge(event, outcome.reply, group.members, group.topology))
-        if any(type(record.key) in StreamsGroup.applied_by for record in outcome.records):
+        if any(
+            type(record.key) in StreamsGroup.applied_by and record.key.group_id == group_id
+            for record in outcome.records
+        ):
             self.report_all(self._changes(coordinator, group, event, outcome, now_ms))
             self._steps += 1
             self._follow(group, now_ms)  # compares with what was known before
@@ -177,7 +200,10 @@ class StreamsCoordination(Checker):
         now_ms: int,
     ) -> None:
         reply = outcome.reply
-        if not isinstance(reply, StreamsGroupHeartbeatResponse) or reply.error_code in _PASSING:
+        if not isinstance(reply, StreamsGroupHeartbeatResponse):
+            return
+        if reply.error_code in _PASSING:
+            self._failed(request, now_ms)
             return
         expected = self._expected_error(request)
         if reply.error_code is not expected:
@@ -202,10 +228,7 @@ class StreamsCoordination(Checker):
         asked = self._asked_by or (request.member_id if request.shutdown_application else None)
         if known is not None:
             self._asked_by = asked
-        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
-        is_first = known is None or not known.members
-        if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
-            self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
+        self._wait(now_ms)
         self._heard_ms[request.member_id] = now_ms
         if reply.tasks is not None:
             self._untold.add(request.member_id)
@@ -213,6 +236,24 @@ class StreamsCoordination(Checker):
             old = None if known is None else known.members.get(request.member_id)
             self.report_all(self._replies(coordinator, group, old, request, outcome, asked=asked))
             self.report_all(self._put_off(group, now_ms))
+
+    def _wait(self, now_ms: int) -> None:
+        """A member joins: the first one of an empty group starts the wait for others."""
+        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
+        is_first = self._known is None or not self._known.members
+        if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
+            self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
+
+    def _failed(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> None:
+        """Follow a heartbeat whose records were not written: only what no record holds has changed."""
+        known = self._known
+        if request.member_epoch >= 0:
+            self._wait(now_ms)
+            self._endpoint_epoch = None
+            if known is not None and request.member_id in known.members:
+                self._heard_ms[request.member_id] = now_ms
+        if known is not None and request.shutdown_application:
+            self._asked_by = self._asked_by or request.member_id
 
     def _expected_error(self, request: StreamsGroupHeartbeatRequest) -> ErrorCode:
         known, epoch = self._known, request.member_epoch
@@ -255,7 +296,11 @@ class StreamsCoordination(Checker):
         elif not shown and reply.tasks is not None:
             yield "streams-replies", f"nothing changed, and {member.member_id} receives {reply.tasks}"
         yield from self._statuses(coordinator, group, reply, outcome, asked=asked)
-        if shown and member.user_endpoint is not None:
+        is_news = shown
+        if self.world.config.release_version is not ReleaseVersion.V4_3:
+            before = (NO_TASKS, None) if old is None else (old.assigned, old.user_endpoint)
+            is_news = before != (member.assigned, member.user_endpoint)
+        if is_news and member.user_endpoint is not None and self._endpoint_epoch is not None:
             self._endpoint_epoch += 1
         yield from self._endpoints(group, reply, had=request.endpoint_information_epoch)
         if self._known is None:
@@ -265,6 +310,8 @@ class StreamsCoordination(Checker):
         self, group: StreamsGroup, reply: StreamsGroupHeartbeatResponse, *, had: int
     ) -> Iterator[Finding]:
         """Yield a map of endpoints that is missing or wrong; `had` is the epoch of the member's own map."""
+        if self._endpoint_epoch is None:
+            self._endpoint_epoch = reply.endpoint_information_epoch
         kept = 0 if self._known is None else self._endpoint_epoch
         if reply.endpoint_information_epoch != kept:
             yield (
@@ -429,7 +476,8 @@ class StreamsCoordination(Checker):
 
     def _late(self, group: StreamsGroup | None, now_ms: int) -> None:
         """Report members that should have been removed, and a first target that should be there."""
-        if group is None:
+        failed_ms = self._log_failed_ms
+        if group is None or self._log_failures or (failed_ms is not None and now_ms < failed_ms + _LATE_MS):
             return
         session_ms = self.world.config.group_streams_session_timeout_ms
         for member_id in group.members:
@@ -475,6 +523,8 @@ class StreamsCoordination(Checker):
         soft = coordinator.streams.soft
         timed: dict[str, set[MemberId]] = {}
         for key in soft.timers:
+            if key.group_id != group_id:
+                continue
             timed.setdefault(key.kind, set()).add(key.member_id)
         revoking = {one for one, member in group.members.items() if member.pending_revocation}
         for what, kept, right in (
@@ -579,6 +629,12 @@ def epochs(known: KnownStreamsGroup | None, group: StreamsGroup) -> Iterator[Fin
         old = None if known is None else known.members.get(member_id)
         if not member.previous_member_epoch <= member.member_epoch <= group.assignment_epoch:
             yield "streams-epochs", f"{member_id} is at {member.member_epoch} of {group.assignment_epoch}"
+        if old is not None and old.member_epoch not in (member.member_epoch, member.previous_member_epoch):
+            yield (
+                "streams-epochs",
+                f"{member_id} moves from {old.member_epoch}, and its previous epoch is"
+                f" {member.previous_member_epoch}",
+            )
         if old is not None and member.member_epoch < old.member_epoch:
             yield "streams-epochs", f"{member_id} falls from {old.member_epoch} to {member.member_epoch}"
 

@@ -69,6 +69,7 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
             FaultKind.PARTITION: self._partition,
             FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
+            FaultKind.APPEND_FAILURE: self.fail_appends,
         }
 
     def _victim(self, entry: DrawnEvent) -> DisturbedClient | None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest, Tasks
@@ -49,7 +50,32 @@ def reconciliations(
         if new_target or member is not old:
             yield from _state(group, member)
         if mine and request is not None:
+            yield from _stated(old, member, request)
             yield from _moved(group, old, member, request)
+
+
+def _stated(
+    old: StreamsGroupMember | None, member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest
+) -> Iterator[Finding]:
+    """Yield fields that a member states about itself, and that are stored differently."""
+    topology, timeout_ms = request.topology, request.rebalance_timeout_ms
+    stated: dict[str, Any] = {
+        "rack_id": request.rack_id,
+        "client_id": request.client_id,
+        "client_host": request.client_host,
+        "process_id": request.process_id,
+        "user_endpoint": request.user_endpoint,
+        "client_tags": request.client_tags,
+        "topology_epoch": None if topology is None else topology.epoch,
+        "rebalance_timeout_ms": None if timeout_ms < 0 else timeout_ms,
+    }
+    before = old or StreamsGroupMember(member_id=member.member_id)
+    right = {name: getattr(before, name) if said is None else said for name, said in stated.items()}
+    if wrong := [name for name, value in right.items() if getattr(member, name) != value]:
+        yield (
+            "streams-bookkeeping",
+            f"{member.member_id} has another {', '.join(wrong)} than is stored",
+        )
 
 
 def _owners(group: StreamsGroup) -> Iterator[Finding]:

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.streams import NO_TASKS, StatusCode, TaskIds, Tasks, Topology
+from fencepost.coordinator.protocol.streams import NO_TASKS, StatusCode, Tasks, Topology
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.checkers.base import Finding
-
-Task = tuple[str, int]
+from fencepost.simulation.streams.placements import Placement, Task, each
 
 
 class ExpectedTopics(NamedTuple):
@@ -60,11 +59,6 @@ class TargetInput(NamedTuple):
     standbys: int
 
 
-def each(tasks: TaskIds) -> list[Task]:
-    """Return the tasks one by one."""
-    return [(one, number) for one, numbers in tasks.items() for number in numbers]
-
-
 def targets(given: TargetInput) -> Iterator[Finding]:
     """Yield what is wrong with a new target."""
     after = {one: given.after.get(one, NO_TASKS) for one in given.members}
@@ -77,10 +71,13 @@ def targets(given: TargetInput) -> Iterator[Finding]:
         if any(after.values()):
             yield "streams-target", "members have tasks although topics are missing"
         return
-    yield from _complete(given, after)
+    incomplete = list(_complete(given, after))
+    yield from incomplete
     yield from _balanced(given, after)
     yield from _sticky(given, after)
     yield from _standbys(given, after)
+    if not incomplete:
+        yield from _placed(given, after)
 
 
 def _all(given: TargetInput) -> set[Task]:
@@ -127,6 +124,20 @@ def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Fin
             given.before[one].active != now.active for one, now in after.items()
         ):
             yield "streams-sticky", "tasks move in a balanced group whose members are the same"
+
+
+def _placed(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
+    """Yield tasks that are with the wrong process or member.
+
+    If only some tasks have state, Kafka 4.3 shares them all out at once, and later versions those with state
+    first: nothing is judged then.
+    """
+    topics = given.topics
+    if topics.stateful and topics.stateful != topics.tasks.keys():
+        return
+    processes = {member_id: member.process_id for member_id, member in given.members.items()}
+    standbys = given.standbys if topics.stateful else 0
+    yield from Placement(processes, given.before, after, _all(given), standbys=standbys).findings()
 
 
 def _standbys(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
@@ -177,8 +188,9 @@ def standbys_kept(given: TargetInput) -> tuple[int, int]:
     """Return how many standby tasks stayed in their processes, and how many could have.
 
     Zeros if more than one member differs between the two targets; even a single one may move many tasks.
+    Zeros for several standbys of each task, too: of those Kafka 4.3 looks for the place of the first only.
     """
-    if len(given.old_members.keys() ^ given.members.keys()) > 1:
+    if given.standbys > 1 or len(given.old_members.keys() ^ given.members.keys()) > 1:
         return 0, 0
     standby = {
         (task, given.members[member_id].process_id)
@@ -206,8 +218,11 @@ def _standbys_sticky(
 ) -> Iterator[Finding]:
     """Yield a process that begins to restore another one's store, in a group whose members are the same.
 
-    If the spread was uneven before, a standby task may move to a process with less to do.
+    If the spread was uneven before, a standby task may move to a process with less to do. Of several standbys
+    of a task, Kafka 4.3 looks for the place of the first only (KAFKA-20899).
     """
+    if given.standbys > 1:
+        return
     same = given.old_members.keys() == given.members.keys() == given.before.keys() and all(
         given.old_members[one].process_id == member.process_id for one, member in given.members.items()
     )

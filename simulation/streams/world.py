@@ -35,7 +35,7 @@ from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.failures import said
-from fencepost.simulation.streams.nemesis import StreamsNemesis
+from fencepost.simulation.streams.other_applications import ApplicationNemesis, OtherApplications
 from fencepost.simulation.trace.rows import TraceRows
 
 
@@ -50,6 +50,7 @@ class _Coordination(Observer):
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         self._world.application.on_coordinator(host, what)
+        self._world.others.coordinator_changes += 1
 
     def on_loss(self, host: str, broker: str, kind: str, request: Any, now_us: int) -> None:
         self._world.application.on_lost(host)
@@ -82,6 +83,8 @@ class StreamsWorld(World):
         self.clients: dict[str, StreamsClientHost] = {
             name: StreamsClientHost(name, self) for name in host_names("client", scenario.group.members)
         }
+        self.others = OtherApplications(self)
+        """The applications that use the same cluster for a moment."""
         self.application = ApplicationOutcomes(
             self.clients,
             loop,
@@ -177,6 +180,7 @@ class StreamsWorld(World):
 
     def vanish(self) -> None:
         """End all processes without notifying any peer."""
+        self.others.vanish()
         for host in self.clients.values():
             if not host.ended:
                 host.release()
@@ -322,6 +326,8 @@ class StreamsWorld(World):
 
     def answered(self, event: Event, outcome: Outcome) -> None:
         """A coordinator made a step."""
+        if getattr(event, "group_id", self.scenario.group.id) != self.scenario.group.id:
+            return
         reply = outcome.reply
         beats = isinstance(reply, StreamsGroupHeartbeatResponse)
         if beats or (isinstance(reply, HeartbeatResponse) and reply.error_code is ErrorCode.NONE):
@@ -359,4 +365,4 @@ def prepare(
     def counts() -> RunCounts:
         return RunCounts(world.heartbeats, world.rebalances, world.application.figures)
 
-    return PreparedRun(world, StreamsNemesis(world, plan), counts)
+    return PreparedRun(world, ApplicationNemesis(world, plan), counts)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from fencepost.coordinator.assign.java_order import PriorityQueue, hash_map_order, timeline_order
 from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember, sticky
 from fencepost.coordinator.protocol.streams import TaskId, Tasks
+from fencepost.simulation.streams.placements import Placement
 
 MEMBERS = st.dictionaries(
     st.text("abcdef0123456789", min_size=1, max_size=6),
@@ -143,3 +144,17 @@ def test_a_queue_gives_the_least_first(numbers):
     queue = PriorityQueue(numbers, float)
     assert [queue.poll() for _ in numbers] == sorted(numbers)
     assert not len(queue)
+
+
+@given(specs(), st.booleans())
+def test_the_checker_of_targets_never_objects(spec, stateful):
+    """To any target, whatever came before; it judges topologies whose tasks all have state, or none has."""
+    spec = msgspec.structs.replace(spec, stateful=frozenset(spec.tasks if stateful else ()))
+    placement = Placement(
+        {member_id: one.process_id for member_id, one in spec.members.items()},
+        {member_id: one.target for member_id, one in spec.members.items()},
+        sticky(spec),
+        [(one, number) for one, count in spec.tasks.items() for number in range(count)],
+        standbys=spec.num_standby_replicas if stateful else 0,
+    )
+    assert list(placement.findings()) == []

@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.lab.chaos.messages import ClientName
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.scenario import Operate, Scenario
-from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.streams import OtherApplication, StreamsScenario
 
 
 def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenario | StreamsScenario:
@@ -27,6 +27,11 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
             raise FencepostError(
                 f"client {client}: the clients of a Streams application, which {scenario.name} is about, are"
                 " fencepost's"
+            )
+        if any(isinstance(fault, OtherApplication) for fault in scenario.faults):
+            raise FencepostError(
+                f"{scenario.name} has faults of kind other-application: `simulate` and `campaign` run it, and"
+                " in `chaos` there is one application"
             )
         return scenario
     if "classic" in scenario.protocols:

@@ -18,6 +18,11 @@ ALLOWED_FUNCTIONS: Final[Mapping[str, str]] = {
 }
 """The reason by function, where it holds for each of its changes that no checker reports."""
 
+_ANY_STANDBY: Final = (
+    "Only decides which of several members gets a task for which they stood by. Kafka passes over none that"
+    " has room, and less to do as a member and as a process; it promises nothing else."
+)
+
 ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
     (
         "member.streams.client:_lowest_free",
@@ -104,6 +109,46 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "1",
         "0",
     ): "A shortcut for a single member; the queue gives the same.",
+    (
+        "coordinator.assign.tasks:_Assignment.assign_active",
+        "tasks.sort(key=lambda task: (task.partition, task.subtopology))",
+        "pass",
+    ): "Decides which tasks a member keeps that had too many; Kafka only promises how many.",
+    (
+        "coordinator.assign.tasks:_Assignment._standbys_left",
+        "tasks.sort(key=lambda task: (task.partition, task.subtopology), reverse=True)",
+        "pass",
+    ): "Only changes the order in which standby tasks are given out; any order is allowed.",
+    (
+        "coordinator.assign.tasks:_Assignment._standbys_left",
+        "True",
+        "False",
+    ): "Only changes the order in which standby tasks are given out; any order is allowed.",
+    (
+        "coordinator.assign.tasks:_Assignment.assign_standby",
+        "True",
+        "False",
+    ): "Only changes the order in which standby tasks are given out; any order is allowed.",
+    (
+        "coordinator.assign.tasks:_Assignment._least_loaded",
+        "process.load < process_load and free and (self._count(member_id) < member_load)",
+        "free and self._count(member_id) < member_load",
+    ): _ANY_STANDBY,
+    (
+        "coordinator.assign.tasks:_Assignment._least_loaded",
+        "process.load < process_load and free and (self._count(member_id) < member_load)",
+        "process.load < process_load and free",
+    ): _ANY_STANDBY,
+    (
+        "coordinator.assign.tasks:_Assignment._least_loaded",
+        "process.load < process_load",
+        "process.load <= process_load",
+    ): _ANY_STANDBY,
+    (
+        "coordinator.assign.tasks:_Assignment._least_loaded",
+        "self._count(member_id) < member_load",
+        "self._count(member_id) <= member_load",
+    ): _ANY_STANDBY,
     (
         "coordinator.streams.groups:StreamsGroups._first_target",
         "group.group_epoch <= group.assignment_epoch",

@@ -21,6 +21,7 @@ NOBODY = "127.0.0.1:9"
         ("rolling-migration", "confluent", "members of the classic protocol, which rolling-migration has"),
         ("sac-churn", "fencepost", "single active consumers"),
         ("streams-classic", "confluent", "clients of a Streams application"),
+        ("streams-other-applications", "fencepost", "has faults of kind other-application"),
         ("steady", "kafka", "client 'kafka': expected one of fencepost, confluent"),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.epoch_groups import MemberContact
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -33,6 +33,8 @@ from fencepost.coordinator.protocol.streams import (
     Endpoint,
     Status,
     StatusCode,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
@@ -42,6 +44,7 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataValue,
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMemberValue,
 )
@@ -112,9 +115,13 @@ def aimed(tasks: Tasks) -> Tamper:
 class Scene:
     """A coordinator whose every step is judged. Each member is a process of its own."""
 
-    def __init__(self, standbys: int = 0, names: Sequence[str] = ("orders", "store")) -> None:
+    def __init__(
+        self, standbys: int = 0, names: Sequence[str] = ("orders", "store"), release: str = "4.3"
+    ) -> None:
         self.config = GroupCoordinatorConfig(
-            group_streams_num_standby_replicas=standbys, group_streams_assignment_interval_ms=0
+            group_streams_num_standby_replicas=standbys,
+            group_streams_assignment_interval_ms=0,
+            release_version=ReleaseVersion(release),
         )
         self.live = GroupCoordinator(self.config)
         self.journal = MemoryJournal()
@@ -317,16 +324,22 @@ def test_tasks_that_move_for_nothing_are_found() -> None:
 
 
 def test_standby_tasks_that_move_for_nothing_are_found() -> None:
-    active = {A: {"0": (0, 1)}, B: {"0": (2, 3)}, C: {}}
-    before = {A: Tasks(active[A], {"0": (2,)}), B: Tasks(active[B], {"0": (0,)}), C: Tasks({}, {"0": (1, 3)})}
-    after = {A: Tasks(active[A], {"0": (3,)}), B: before[B], C: Tasks({}, {"0": (1, 2)})}
+    active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
+    standby = {A: {"0": (2,)}, B: {"0": (0, 3)}, C: {"0": (1,)}}
+    moved = {A: {"0": (3,)}, B: {"0": (0,)}, C: {"0": (1, 2)}}
+    before = {one: Tasks(tasks, standby[one]) for one, tasks in active.items()}
+    after = {one: Tasks(tasks, moved[one]) for one, tasks in active.items()}
     assert computed(before, after, standbys=1) == ["streams-sticky"]
 
 
 def test_a_standby_task_may_move_to_a_process_that_has_less_to_do() -> None:
-    active = {A: {"0": (0, 1)}, B: {"0": (2, 3)}, C: {}}
-    before = {A: Tasks(active[A], {"0": (2, 3)}), B: Tasks(active[B], {"0": (0, 1)}), C: Tasks()}
-    after = {A: Tasks(active[A], {"0": (2,)}), B: before[B], C: Tasks({}, {"0": (3,)})}
+    active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
+    before = {
+        A: Tasks(active[A], {"0": (2, 3)}),
+        B: Tasks(active[B], {"0": (0, 1)}),
+        C: Tasks(active[C]),
+    }
+    after = {A: Tasks(active[A], {"0": (3,)}), B: before[B], C: Tasks(active[C], {"0": (2,)})}
     assert computed(before, after, standbys=1) == []
 
 
@@ -528,3 +541,130 @@ def test_a_journal_that_can_not_be_read_is_found(scene: Scene) -> None:
     scene.journal.append((Record(scene.live.streams.groups["g"].metadata_record(9, 9, 9, {}).key, None),))
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == ["journal-replay"]
+
+
+def test_a_heartbeat_whose_records_are_not_written_is_in_order(scene: Scene) -> None:
+    """It counts as a sign of life, and its endpoint may have changed the map, which no record holds."""
+    scene.beat(A, scene.tasks(A), endpoint_information_epoch=0)
+    scene.wait(30)
+    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    request = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=scene.epochs[A])
+    outcome = scene.live.handle(request, scene.now_ms)
+    assert outcome.records == ()
+    failed = msgspec.structs.replace(outcome, reply=refused)
+    scene.checker.on_coordinator_step("one", request, failed, scene.now_ms * 1_000)
+    scene.live.streams.soft.groups["g"].endpoint_epoch += 3
+    scene.beat(B, scene.tasks(B), endpoint_information_epoch=3)
+    scene.wait(20)
+    scene.beat(B, scene.tasks(B), endpoint_information_epoch=3)
+    assert scene.found == []
+    assert set(scene.live.streams.groups["g"].members) == {A, B}
+
+
+def test_nothing_is_late_while_the_log_refuses_records(scene: Scene) -> None:
+    """And not at once when it takes them again: a removal is tried again half a second later."""
+    begun, ended, late = [scene.now_ms + ms for ms in (40_000, 50_000, 53_000)]
+    scene.checker.on_fault("append-failure", "begin", "", begun * 1_000)
+    group = scene.live.streams.groups["g"]
+    scene.checker._late(group, ended)
+    scene.checker.on_fault("append-failure", "end", "", ended * 1_000)
+    scene.checker._late(group, ended + 1_000)
+    assert scene.found == []
+    scene.checker._late(group, late)
+    assert set(scene.found) == {"streams-sessions"}
+
+
+def test_a_commit_that_the_log_refuses_is_in_order(scene: Scene) -> None:
+    request = OffsetCommitRequest(
+        group_id="g",
+        member_id=A,
+        member_epoch=scene.epochs[A],
+        offsets={TopicPartition("orders", 0): OffsetAndMetadata(offset=1)},
+    )
+    errors = dict.fromkeys(request.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    outcome = Outcome(reply=OffsetCommitResponse(errors=errors))
+    scene.checker.on_coordinator_step("one", request, outcome, scene.now_ms * 1_000)
+    assert scene.found == []
+
+
+def test_another_group_is_none_of_its_business(scene: Scene) -> None:
+    """A heartbeat to it would otherwise have to be refused as one of a stranger."""
+    request = StreamsGroupHeartbeatRequest(group_id="another", member_id="x", member_epoch=3)
+    scene.step(request)
+    assert scene.found == []
+
+
+def test_a_description_is_judged(scene: Scene) -> None:
+    request = StreamsGroupDescribeRequest(group_ids=("g",))
+    scene.step(request)
+    assert scene.found == []
+    scene.step(request, lambda outcome: msgspec.structs.replace(outcome, reply=NOTHING_DESCRIBED))
+    assert scene.found == ["streams-described"]
+
+
+NOTHING_DESCRIBED = StreamsGroupDescribeResponse(groups=())
+
+
+@pytest.mark.parametrize(("release", "epochs"), [("4.3", [1, 2]), ("4.4", [1, 1])])
+def test_a_member_that_joins_again_is_news_only_until_4_4(release: str, epochs: list[int]) -> None:
+    scene = Scene(release=release)
+    where = {"user_endpoint": Endpoint("a", 1), "endpoint_information_epoch": -1}
+    told = []
+    for member in (A, B):
+        scene.beat(member)
+    scene.wait(3)
+    for _ in range(2):
+        scene.beat(A, epoch=0, **where)
+        told.append(scene.live.streams.soft.groups["g"].endpoint_epoch)
+    assert scene.found == []
+    assert told == epochs
+
+
+@pytest.mark.parametrize("field", ["process_id", "rack_id", "client_id", "client_tags", "topology_epoch"])
+def test_what_a_member_says_of_itself_is_stored(field: str) -> None:
+    scene = Scene()
+    said = {"rack_id": "r", "client_id": "c", "client_tags": {"zone": "z"}}
+    assert scene.beat(A, **said) == []
+    other = {"client_tags": {}, "topology_epoch": 7}.get(field, "other")
+    tamper = recorded(
+        StreamsGroupMemberMetadataValue, lambda value: msgspec.structs.replace(value, **{field: other})
+    )
+    assert "streams-bookkeeping" in scene.beat(B, tamper=tamper, **said)
+
+
+def test_of_several_standby_tasks_only_the_first_has_to_stay() -> None:
+    """Kafka 4.3 does not look at a second member that stood by (KAFKA-20899)."""
+    names = [A, B, C, "d"]
+
+    def standing_by(*steps: int) -> dict[str, Tasks]:
+        found: dict[str, list[int]] = {name: [] for name in names}
+        for task in range(TASKS):
+            for step in steps:
+                found[names[(task + step) % len(names)]].append(task)
+        return {name: Tasks({"0": (n,)}, {"0": tuple(sorted(found[name]))}) for n, name in enumerate(names)}
+
+    assert computed(standing_by(1, 2), standing_by(1, 3), standbys=2) == []
+    assert computed(standing_by(1), standing_by(3), standbys=1) == ["streams-sticky"]
+
+
+def test_a_leave_that_is_not_written_is_no_sign_of_life(scene: Scene) -> None:
+    scene.wait(30)
+    scene.beat(B, scene.tasks(B))
+    leave = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=-1)
+    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    scene.checker.on_coordinator_step("one", leave, Outcome(reply=refused), scene.now_ms * 1_000)
+    scene.wait(20)
+    assert set(scene.live.streams.groups["g"].members) == {B}
+    assert scene.found == []
+
+
+def test_a_member_keeps_the_epoch_from_which_it_moved(scene: Scene) -> None:
+    """A commit or heartbeat whose response was lost comes with that one."""
+    scene.beat(C)
+    before = scene.epochs[A]
+    forgotten = recorded(
+        StreamsGroupCurrentMemberAssignmentValue,
+        lambda value: msgspec.structs.replace(value, previous_member_epoch=0),
+    )
+    assert "streams-epochs" in scene.beat(A, scene.tasks(A), tamper=forgotten)
+    assert scene.epochs[A] > before

@@ -225,6 +225,7 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
         ("steady", {"kind": "subscribe"}, r"entries\[0\]: expected topics or a pattern to subscribe to"),
         ("sac-churn", {"kind": "subscribe"}, "kind: subscribe can't happen in this world"),
         ("streams-failures", {"kind": "restart"}, "kind: restart can't happen in this world"),
+        ("streams-failures", {"kind": "other-application"}, "kind: expected two topics with different"),
         (
             "streams-failures",
             {"kind": "thread-exception", "name": "REPLACE nowhere", "partitions": 1},

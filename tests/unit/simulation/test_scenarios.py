@@ -153,6 +153,10 @@ OTHER_MISTAKES = {
     STREAMS + "[[faults]]\nkind = 'thread-exception'\nevery = '20s'\nwhere = 'global'\n": (
         "x.toml:8: faults.0..where: has no effect without a global_topic"
     ),
+    STREAMS
+    + "[[faults]]\nkind = 'other-application'\nevery = '20s'\n": "x.toml:6: faults.0..kind: expected two",
+    STREAMS + "[[topics]]\nname = 'a'\npartitions = 2\n[group]\nprotocol = 'classic'\n"
+    "[[faults]]\nkind = 'other-application'\nevery = '20s'\n": "faults.0..kind: other applications speak",
     STREAMS + "[[group]]\nmembers = 3\n": "x.toml:5: group: expected a table, got a list",
     STREAMS
     + "[cluster]\nregex = '1s'\n": 'x.toml:6: cluster.regex: has no effect where protocol is "streams"',
