@@ -375,7 +375,7 @@ _ALL: Final = (
     ),
     Invariant(
         "commits-go-on",
-        "With auto-commit, processed offsets are committed one interval later if the application polls.",
+        "With auto-commit and polls, processed offsets are committed one interval later, and not sooner.",
         "KIP-848, Committing Offsets; enable.auto.commit",
     ),
     Invariant(
@@ -385,7 +385,7 @@ _ALL: Final = (
     ),
     Invariant(
         "errors-raised",
-        "A poll raises the exception that a callback raised.",
+        "A poll raises what a callback raised, and no error that the member deals with itself.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(

@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
-from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.base import MENDED, Checker, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
@@ -49,18 +49,6 @@ _NO_MEMBER: Final = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-_MENDED: Final = frozenset(
-    {
-        ErrorCode.NONE,
-        *(code for code in ErrorCode if code.retriable),
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.MEMBER_ID_REQUIRED,
-    }
-)
-"""Responses after which a member goes on: it retries, or joins again."""
 _AT_ONCE_US: Final = 100_000
 """Time for everything that happens in one step, in µs: none in a simulation, a little on a busy machine."""
 
@@ -122,7 +110,7 @@ class MembershipEnd:
         if target in _JOINS and self._closing_us is not None and now_us - self._closing_us > _AT_ONCE_US:
             after_ms = (now_us - self._closing_us) // 1_000
             yield "leaves-told", f"{self._host} joins again {after_ms} ms after it was closed"
-        if target == FATAL and self._last_code in _MENDED:
+        if target == FATAL and self._last_code in MENDED:
             yield "gives-up-rightly", f"{self._host} gave up in {source} after {self._last_code.name}"
         if target == FENCED:
             self._fenced_us, self._stood_still = now_us, False

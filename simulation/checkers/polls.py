@@ -2,9 +2,9 @@
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
 (`poll-timeouts`). With auto-commit, offsets that a poll finds processed are committed, at the latest an
-interval after (`commits-go-on`). The application is handed records of the member's partitions
-(`partitions-read`), and the member works its target off (`reconciles-on`). The application receives errors
-(`errors-raised`, `commits-end`).
+interval after, and not much more often than that (`commits-go-on`). The application is handed records of the
+member's partitions (`partitions-read`), and the member works its target off (`reconciles-on`). The
+application receives errors, and only those that it can deal with (`errors-raised`, `commits-end`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRe
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
+from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
+    MENDED,
     NOTHING,
     Checker,
     Finding,
@@ -37,6 +44,7 @@ from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
 _RECONCILING: Final = ("RECONCILING", "ACKNOWLEDGING")
+_LEAVES: Final = "PREPARE_LEAVING"
 _TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
 """Between two generations of a classic group commits wait."""
 POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
@@ -125,11 +133,30 @@ class PollTimer:
 class AutoCommits:
     """One process that commits by itself, and the time since which it could have committed more."""
 
-    __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
+    __slots__ = (
+        "_calm_us",
+        "_committed",
+        "_early",
+        "_host",
+        "_in_flight",
+        "_interval_ms",
+        "_interval_us",
+        "_lacking_us",
+        "_rested_until_us",
+        "_rests_until_us",
+        "_searches",
+    )
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self._host = host
+        self._interval_ms = interval_ms
         self._interval_us = interval_ms * _LATE + _SLACK_US
+        self._rests_until_us = 0
+        """Before this time a commit is too early, unless partitions are released after it."""
+        self._rested_until_us = 0
+        """The same before the last commit, which may turn out to be for a release."""
+        self._early: tuple[int, int] | None = None
+        """Time of a commit that was too early, and the time from which it would have been right."""
         self._committed: dict[TopicPartition, int] = {}
         """The offset of each partition that the coordinator accepted."""
         self._lacking_us: int | None = None
@@ -149,14 +176,42 @@ class AutoCommits:
         self._searches = True
         self.disturbed(now_us)
 
-    def sends(self, request: Request, now_us: int) -> None:
+    def sends(self, request: Request, state: str, now_us: int) -> None:
         """Note that the coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
             self.disturbed(now_us)
         if type(request) is OffsetCommitRequest:
+            if state == _SETTLED:
+                self._rested_until_us = self._rests_until_us
+                if now_us < self._rests_until_us:
+                    self._early = now_us, self._rests_until_us
+                self._rests(now_us)
             self._in_flight = request
             self.disturbed(now_us)
+
+    def _rests(self, now_us: int) -> None:
+        """Expect no commit by interval until it has passed from now on."""
+        self._rests_until_us = now_us + self._interval_ms * _EARLY - 1_000
+
+    def assigned(self, now_us: int) -> None:
+        """Note that the member has its partitions: Kafka's client starts the interval now."""
+        self._rests(now_us)
+
+    def releases(self) -> None:
+        """Note that partitions are released: the last commit was made for that, whatever the interval."""
+        self._rests_until_us, self._early = min(self._rests_until_us, self._rested_until_us), None
+
+    def hastens(self, now_us: int) -> Iterator[Finding]:
+        """Return true if a commit came too early, and nothing was released right after it."""
+        if self._early is not None and self._in_flight is None and now_us > self._calm_us:
+            sent_us, until_us = self._early
+            self._early = None
+            yield (
+                "commits-go-on",
+                f"{self._host} commits {(until_us - sent_us) // 1_000} ms before its interval of"
+                f" {self._interval_ms} ms is over",
+            )
 
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -165,6 +220,8 @@ class AutoCommits:
         if request is self._in_flight:
             self._in_flight = None
         self.disturbed(now_us)
+        if isinstance(response, Exception) or any(response.errors.values()):
+            self._rests_until_us, self._early = 0, None  # it is tried again soon
         if isinstance(response, OffsetCommitResponse):
             for partition, value in request.offsets.items():
                 if response.errors.get(partition) is ErrorCode.NONE:
@@ -265,8 +322,10 @@ class PolledProcess:
         "commits",
         "disturbed_us",
         "in_poll",
+        "is_classic",
         "owned",
         "raised_us",
+        "reason_us",
         "thawed_us",
         "timer",
         "window",
@@ -279,6 +338,10 @@ class PolledProcess:
         self.calls_back = False
         self.raised_us = NEVER
         """Time at which a callback raised an error that the application has not received yet, in µs."""
+        self.is_classic = False
+        self.reason_us: int | None = None
+        """Time of the last event that the application has to know, in µs; None if a poll since then was
+        successful."""
         self.thawed_us = 0
         """Time at which it went on after it had stood still, in µs."""
         self.in_poll = False
@@ -342,11 +405,21 @@ class PollConsequences(Checker):
         if phase == "failed":
             process.raised_us = NEVER
             process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
-        elif begun_us > process.raised_us:
-            self._keeps_quiet(host)
+            if process.reason_us is None:
+                self.report(
+                    "errors-raised",
+                    f"{host} raises an error to its application, and nothing happened that it has to know",
+                )
+        else:
+            if process.reason_us is not None and begun_us > process.reason_us:
+                process.reason_us = None
+            if begun_us > process.raised_us:
+                self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
             self._reconciles(host, process, begun_us)
         commits = process.commits
+        if commits is not None:
+            self.report_all(commits.hastens(now_us))
         if commits is not None and commits.may_be_due(begun_us):
             application = self._records.application(host)
             owned = without(process.owned, application.outlived)
@@ -362,12 +435,21 @@ class PollConsequences(Checker):
         process.calls_back = phase == "begin"
         if phase == "raised":
             process.raised_us = now_us
+        releases = kind == "lost" or process.timer.state == _LEAVES
+        if phase == "raised" or (phase == "end" and (releases or process.is_classic)):
+            process.reason_us = now_us  # these callbacks have ended for their member even if they raised
         if kind == "assigned" and phase == "end":
             process.owned |= chosen
         elif phase != "begin":
             process.owned -= chosen
-        if process.commits is not None and (kind, phase) != ("revoked", "begin"):
+        if process.commits is None:
+            return
+        if (kind, phase) != ("revoked", "begin"):
             process.commits.released(chosen)
+        else:
+            process.commits.releases()
+        if (kind, phase) == ("assigned", "end"):
+            process.commits.assigned(now_us)
 
     def _keeps_quiet(self, host: str) -> None:
         self.report("errors-raised", f"{host} does not report to its application that a callback raised")
@@ -412,6 +494,7 @@ class PollConsequences(Checker):
         """Note the state: it decides what may be expected."""
         process = self._processes[host]
         process.disturbed(now_us)
+        process.is_classic = isinstance(target, ClassicMemberState)
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
@@ -422,7 +505,7 @@ class PollConsequences(Checker):
             if process.timer.out_since_us is not None:
                 self.report_all(process.timer.sends(request, now_us))
         if process.commits is not None:
-            process.commits.sends(request, now_us)
+            process.commits.sends(request, process.timer.state, now_us)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -430,7 +513,10 @@ class PollConsequences(Checker):
         """Note that after a failure the coordinator may not be known."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         if isinstance(response, Exception) or code:
-            self._processes[host].disturbed(now_us)
+            process = self._processes[host]
+            process.disturbed(now_us)
+            if code not in MENDED:
+                process.reason_us = now_us
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -463,9 +549,13 @@ class PollConsequences(Checker):
     # -- periodic checks ----------------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Check what is due, since time passes."""
+        """Check what is due, since time passes; and take in that a fetch of offsets was refused."""
         if now_us >= self._look_at_us:
             self._look(now_us)
+        if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
+            name = self.world.hosts_by_member.get(event.member_id or "")
+            if name is not None and outcome.reply.error_code not in MENDED:
+                self._processes[name].reason_us = now_us
 
     def _look(self, now_us: int) -> None:
         self._look_at_us = now_us + HALF_WINDOW_US

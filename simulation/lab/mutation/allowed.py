@@ -87,11 +87,6 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "changed or self.state is S.RECONCILING",
     ): "Records an arrow from a state to itself, which changes nothing.",
     (
-        "member.consumer.machine:ConsumerMember._callback_ended",
-        "result is PassResult.FINISHED",
-        "result is not PassResult.FINISHED",
-    ): "Only moves the start of the auto-commit interval.",
-    (
         "member.consumer.reconciliation:Reconciler.begin",
         "assignment.target or ()",
         "()",

@@ -18,9 +18,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
+from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
@@ -30,6 +33,7 @@ from tests.unit.simulation.member_worlds import world_of_members
 SECOND = 1_000_000
 P0, P1 = (TopicPartition("x", number) for number in range(2))
 STEADY = DeadlineReached()
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def attached(checker: Any, **fields: Any) -> Any:
@@ -140,6 +144,39 @@ def test_commits_go_on_after_one_that_failed(polls):
     assert polls.found == ["commits-go-on"]
 
 
+@pytest.mark.parametrize(("at_s", "broken"), [(13.0, ["commits-go-on"]), (13.1, [])])
+def test_commits_are_an_interval_apart(polls, at_s, broken):
+    commit(polls, 10, OK, 8.1)
+    commit(polls, 20, OK, at_s)
+    batch(polls, 20, 14)
+    assert polls.found == broken
+
+
+def test_a_commit_that_failed_is_made_again_before_the_interval_is_over(polls):
+    commit(polls, 10, RequestTimedOut("late"), 8.1)
+    commit(polls, 10, OK, 9)
+    batch(polls, 10, 14)
+    assert polls.found == []
+
+
+def test_the_first_commit_comes_an_interval_after_an_assignment(polls):
+    polls.on_callback("m", "assigned", "begin", (P1,), 4 * SECOND)
+    polls.on_callback("m", "assigned", "end", (P1,), 4 * SECOND)
+    commit(polls, 10, OK, 8)
+    batch(polls, 10, 8.5)
+    assert polls.found == ["commits-go-on"]
+
+
+def test_a_commit_for_a_release_waits_for_no_interval_and_begins_none(polls):
+    commit(polls, 10, OK, 8.1)
+    commit(polls, 20, OK, 10)
+    polls.on_callback("m", "revoked", "begin", (P1,), 10 * SECOND)
+    batch(polls, 20, 11)
+    commit(polls, 30, OK, 13.2)
+    batch(polls, 30, 14)
+    assert polls.found == []
+
+
 def test_who_looks_for_the_coordinator_commits_nothing(polls):
     batch(polls, 0, 3)
     polls.on_member_search("m", 4 * SECOND)
@@ -191,6 +228,7 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
 
 def test_a_poll_that_raises_an_earlier_error_takes_no_step(polls):
     polls.on_poll("m", "end", 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 3 * SECOND)
     moves(polls, "target received", "STABLE", "RECONCILING", 3)
     polls.on_poll("m", "begin", 40 * SECOND)
     polls.on_poll("m", "failed", 40 * SECOND)
@@ -227,6 +265,45 @@ def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
     polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
     look(polls, 40)
     assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH, REFUSED]
+)
+def test_an_application_is_spared_errors_that_its_member_mends(polls, code):
+    answered(polls, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 3)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    assert polls.found == ([] if code is REFUSED else ["errors-raised"])
+
+
+def test_a_poll_does_not_fail_twice_for_one_reason(polls):
+    answered(polls, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=REFUSED), 3)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    polls.on_poll("m", "begin", 5 * SECOND)
+    polls.on_poll("m", "end", 6 * SECOND)
+    polls.on_poll("m", "begin", 7 * SECOND)
+    polls.on_poll("m", "failed", 7 * SECOND)
+    assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_MEMBER_EPOCH, REFUSED])
+def test_a_refused_fetch_of_offsets_may_fail_a_poll(polls, code):
+    fetch = OffsetFetchRequest(group_id="g", member_id="m", partitions=(P0,))
+    reply = OffsetFetchResponse(group_id="g", error_code=code)
+    polls.on_coordinator_step("b", fetch, Outcome(reply=reply), 3 * SECOND)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    assert polls.found == ([] if code is REFUSED else ["errors-raised"])
+
+
+@pytest.mark.parametrize("target", ["STABLE", ClassicMemberState.STABLE])
+@pytest.mark.parametrize("kind", ["assigned", "lost"])
+def test_a_callback_that_ended_for_its_member_may_have_raised(polls, kind, target):
+    moves(polls, "synced", "COMPLETING_REBALANCE", target, 2)
+    polls.on_callback("m", kind, "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", kind, "end", (P1,), 3 * SECOND)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    may = kind == "lost" or target is ClassicMemberState.STABLE
+    assert polls.found == ([] if may else ["errors-raised"])
 
 
 @pytest.mark.parametrize(("at_s", "broken"), [(68, []), (69, ["commits-end"])])
