@@ -289,12 +289,12 @@ _ALL: Final = (
     ),
     Invariant(
         "request-fields",
-        "Joins, and heartbeats after a failure, carry all fields.",
+        "Joins, and heartbeats after a failure, carry all fields; others only what changed.",
         "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
         "owned-honest",
-        "A heartbeat lists exactly the partitions that were assigned in callbacks and not yet revoked.",
+        "Heartbeats list what callbacks assigned and did not revoke. Applications are told the same.",
         "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
@@ -304,7 +304,7 @@ _ALL: Final = (
     ),
     Invariant(
         "heartbeats-go-on",
-        "Heartbeats continue during callbacks, and stop when the application stops polling.",
+        "Heartbeats go on in callbacks, acknowledge at once, and stop when the application stops polling.",
         "KIP-848, Consumer Heartbeats",
     ),
     Invariant(
@@ -350,7 +350,7 @@ _ALL: Final = (
     ),
     Invariant(
         "leaves-told",
-        "A member that leaves or stops polling sends a leave heartbeat. A closed one joins no more.",
+        "A member that leaves or stops polling sends a leave and awaits it. A closed one joins no more.",
         "KIP-848, Member Epoch; KIP-1092",
     ),
     Invariant(
@@ -360,7 +360,7 @@ _ALL: Final = (
     ),
     Invariant(
         "gives-up-rightly",
-        "A member gives up only after an error that neither a retry nor a new join fixes.",
+        "A member gives up after an error that neither a retry nor a new join fixes, and only then.",
         "KIP-848, Client States",
     ),
     Invariant(
@@ -385,7 +385,7 @@ _ALL: Final = (
     ),
     Invariant(
         "errors-raised",
-        "A poll raises what a callback raised, and no error that the member deals with itself.",
+        "A poll raises what a callback raised before the next one runs, and no error without a reason.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(

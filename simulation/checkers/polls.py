@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
-from fencepost.member.consumer.states import ConsumerMemberEvent
+from fencepost.member.consumer.states import JOINING, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
     MENDED,
     NOTHING,
@@ -324,6 +324,7 @@ class PolledProcess:
         "in_poll",
         "is_classic",
         "owned",
+        "pauses",
         "raised_us",
         "reason_us",
         "thawed_us",
@@ -342,6 +343,8 @@ class PolledProcess:
         self.reason_us: int | None = None
         """Time of the last event that the application has to know, in µs; None if a poll since then was
         successful."""
+        self.pauses = False
+        """True if a callback of this membership raised an error that the application has not received yet."""
         self.thawed_us = 0
         """Time at which it went on after it had stood still, in µs."""
         self.in_poll = False
@@ -404,6 +407,7 @@ class PollConsequences(Checker):
         process.in_poll = False
         if phase == "failed":
             process.raised_us = NEVER
+            process.pauses = False
             process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
             if process.reason_us is None:
                 self.report(
@@ -431,10 +435,17 @@ class PollConsequences(Checker):
     ) -> None:
         """Change the owned partitions. A callback that raised may leave a partition without a position."""
         process, chosen = self._processes[host], as_set(tuple(partitions))
+        if phase == "begin" and process.pauses and process.timer.state in _RECONCILING:
+            self.report(
+                "errors-raised",
+                f"{host} begins {kind} {shown_names(chosen)}, and its application has not received yet that"
+                " the last callback raised",
+            )
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
         if phase == "raised":
             process.raised_us = now_us
+            process.pauses = True
         releases = kind == "lost" or process.timer.state == _LEAVES
         if phase == "raised" or (phase == "end" and (releases or process.is_classic)):
             process.reason_us = now_us  # these callbacks have ended for their member even if they raised
@@ -495,6 +506,7 @@ class PollConsequences(Checker):
         process = self._processes[host]
         process.disturbed(now_us)
         process.is_classic = isinstance(target, ClassicMemberState)
+        process.pauses = process.pauses and target != JOINING
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
@@ -564,6 +576,7 @@ class PollConsequences(Checker):
                 continue
             window = process.window
             self._comes_back(host, process, now_us)
+            self._remembers(host, process)
             if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
                 self._reconciles(host, process, now_us)
                 if now_us - process.raised_us > HALF_WINDOW_US:
@@ -584,6 +597,22 @@ class PollConsequences(Checker):
                         f" of the records that came more than {HALF_WINDOW_US // 1_000_000} s ago",
                     )
                 process.window = None
+
+    def _remembers(self, host: str, process: PolledProcess) -> None:
+        """Check that the member reports to its application the offsets up to which it has handed records
+        over."""
+        driver = self.world.members[host].driver
+        if driver is None:
+            return
+        application, reported = self._records.application(host), driver.delivered()
+        for partition in without(process.owned, application.outlived):
+            handed, known = application.positions.get(partition), reported.get(partition)
+            if handed is not None and (known is None or known.offset != handed):
+                self.report(
+                    "owned-honest",
+                    f"{host} was handed {partition.topic}-{partition.partition} up to {handed}, and its"
+                    f" member reports {'nothing' if known is None else known.offset}",
+                )
 
     def _ends(self, process: PolledProcess) -> dict[TopicPartition, int]:
         ends = self.world.log_ends

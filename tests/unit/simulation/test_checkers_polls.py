@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -260,6 +261,30 @@ def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
     assert polls.found == broken
 
 
+@pytest.mark.parametrize("between", ["nothing", "a poll fails", "another membership"])
+def test_a_callback_that_raised_is_called_again_by_the_next_poll(polls, between):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 3 * SECOND)
+    if between == "a poll fails":
+        polls.on_poll("m", "failed", 3 * SECOND)
+    elif between == "another membership":
+        moves(polls, "fenced", "RECONCILING", "FENCED", 3)
+        moves(polls, "released", "FENCED", "JOINING", 3)
+        moves(polls, "target received", "JOINING", "RECONCILING", 3)
+    polls.on_callback("m", "revoked", "begin", (P1,), 4 * SECOND)
+    assert polls.found == (["errors-raised"] if between == "nothing" else [])
+
+
+@pytest.mark.parametrize("reported", [{}, {P0: 10}, {P0: 12}])
+def test_a_member_reports_what_its_application_was_handed(polls, reported):
+    offsets = {each: OffsetAndMetadata(offset=offset) for each, offset in reported.items()}
+    polls.world.members["m"].driver = SimpleNamespace(delivered=lambda: offsets)
+    polls.records.on_records_delivered("m", P0, 0, 10, 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == ([] if reported == {P0: 10} else ["owned-honest"])
+
+
 def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
     polls.on_callback("m", "assigned", "begin", (), 3 * SECOND)
     polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
@@ -344,6 +369,32 @@ def test_a_member_that_closes_says_so(member, answer):
         answered(member, heartbeat(-1), ConsumerGroupHeartbeatResponse(error_code=answer), 1)
     member.on_member_host("m", "stopped", 2 * SECOND)
     assert member.found == ([] if answer is ErrorCode.NONE else ["leaves-told"])
+
+
+def test_a_member_that_closes_waits_for_the_response_to_its_leave(member):
+    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
+    member.takes_request("m", heartbeat(-1), SECOND)
+    member.on_member_host("m", "stopped", 2 * SECOND)
+    assert member.found == ["leaves-told"]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize(
+    ("code", "final"),
+    [(ErrorCode.UNRELEASED_INSTANCE_ID, True), (REFUSED, False), (ErrorCode.UNKNOWN_MEMBER_ID, False)],
+)
+def test_a_member_gives_up_after_an_error_that_nothing_mends(member, epoch, code, final):
+    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 1)
+    member.takes_request("m", heartbeat(epoch), 2 * SECOND)
+    assert member.found == (["gives-up-rightly"] if final else [])
+
+
+def test_a_member_may_leave_to_free_its_instance_id(member):
+    refused = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNRELEASED_INSTANCE_ID)
+    answered(member, heartbeat(0), refused, 1)
+    answered(member, heartbeat(-2), ConsumerGroupHeartbeatResponse(member_epoch=-2), 1)
+    member.takes_request("m", heartbeat(0), 2 * SECOND)
+    assert member.found == []
 
 
 def test_a_member_that_could_not_say_it_in_its_time_is_excused(member):
