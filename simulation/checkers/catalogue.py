@@ -335,7 +335,7 @@ _ALL: Final = (
     ),
     Invariant(
         "retries-back-off",
-        "A member whose requests fail waits longer before each retry.",
+        "A member whose requests fail waits longer before each retry, and asks for metadata rarely.",
         "KIP-580; KAFKA-19813, KAFKA-20253",
     ),
     Invariant(
@@ -580,7 +580,7 @@ _ALL: Final = (
     ),
     Invariant(
         "streams-dead-left",
-        "A dead thread has closed its member.",
+        "A dead thread has closed its member, and the member's connections.",
         "KAFKA-12738",
     ),
     Invariant(

@@ -203,6 +203,7 @@ class Sender:
             self.early_us = 0
             self.late_us = NEVER
         elif target == ACKNOWLEDGING:
+            self._listed = None
             self._acknowledges(now_us)
         elif target not in _ACTIVE:
             self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
@@ -421,7 +422,7 @@ class Sender:
         self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
     ) -> None:
         """Take in the epoch, the assignment, and that the coordinator has the partitions that were listed."""
-        if request.topic_partitions is not None:
+        if request.topic_partitions is not None and self.state != ACKNOWLEDGING:
             self._listed = request.topic_partitions
         if response.assignment is not None:
             self._assigned = response.assignment

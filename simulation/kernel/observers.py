@@ -309,6 +309,9 @@ class Observer(WorldObserver, declares_hooks=True):
         """Observe that a member looks up its group's coordinator. Until it knows, it can send nothing to the
         coordinator."""
 
+    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+        """Observe that a member asks some broker for metadata, or for offsets of logs."""
+
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Observe that the network lost a member's `request`, or the `response` to it."""
 

@@ -589,3 +589,18 @@ def test_a_new_owner_begins_at_an_offset_that_is_committed(first, broken):
 def written(records: Any, offset: int, at_s: int) -> None:
     record = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(offset, -1, "", 0))
     records.on_coordinator_step("b", STEADY, Outcome(records=(record,)), at_s * SECOND)
+
+
+@pytest.mark.parametrize(("apart_s", "broken"), [(0.04, ["retries-back-off"]), (0.06, [])])
+def test_the_same_metadata_is_not_asked_for_again_and_again(apart_s, broken):
+    retries = attached(Retries())
+    for number in range(6):
+        retries.on_member_lookup("m", ("sizes", "x"), round(number * apart_s * SECOND))
+    assert retries.found == broken
+
+
+def test_different_metadata_may_be_asked_for_at_once():
+    retries = attached(Retries())
+    for number in range(9):
+        retries.on_member_lookup("m", ("sizes", f"x{number}"), SECOND)
+    assert retries.found == []
