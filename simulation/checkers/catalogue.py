@@ -438,7 +438,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-joins",
-        "A member joins with its id, and with exactly what it owns. With an eager assignor that is nothing.",
+        "A member joins (again) for a reason, with its id and what it owns: nothing if it is eager.",
         "KIP-429",
     ),
     Invariant(

@@ -1,9 +1,9 @@
 """Retries wait, and are sent to the right broker.
 
-A member that is refused, or gets no response, does not retry at once, again and again. Nor does it ask for the
-same metadata again and again (`retries-back-off`). A member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
-else. So does a member whose heartbeat got no response, or whose connection broke while a commit was in flight
-(`searches-anew`).
+A member that is refused, or gets no response, does not retry at once, again and again. It does not ask for
+the same metadata like that either (`retries-back-off`). A member that sent a request to a broker which is not
+the coordinator looks the coordinator up before anything else. So does a member whose heartbeat got no
+response, or whose connection broke while a commit was in flight (`searches-anew`).
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Retries(Checker):
         self._ended(host, _SEARCH, now_us, fails=True)
 
     def on_member_lookup(self, host: str, request: Hashable, now_us: int) -> None:
-        """Note that it asks for metadata: the response stays good for a while, so each time is one too many."""
+        """Note that it asks for metadata. A response stays good for a while, so it need not ask again."""
         if (took_us := self._attempts[host].fails(request, now_us)) is not None:
             self.report(
                 "retries-back-off",
