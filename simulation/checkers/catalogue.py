@@ -325,7 +325,7 @@ _ALL: Final = (
     ),
     Invariant(
         "commit-before-release",
-        "A member commits what it processed before it releases a partition.",
+        "A member commits what it processed before it releases a partition, and retries that.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(
@@ -380,7 +380,7 @@ _ALL: Final = (
     ),
     Invariant(
         "commits-end",
-        "A commit that the application waits for ends within default.api.timeout.ms.",
+        "An application's commit ends within default.api.timeout.ms, with the result of its last attempt.",
         "KAFKA-10489; Kafka's consumer, commitSync",
     ),
     Invariant(

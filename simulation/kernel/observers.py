@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
@@ -270,6 +271,9 @@ class Observer(WorldObserver, declares_hooks=True):
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """Observe the response to a member's commit, or that none came."""
+
+    def on_commit_told(self, host: str, code: ErrorCode, now_us: int) -> None:
+        """Observe that a commit of the application's own ended with this error; NONE if it is committed."""
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
         """Observe that the application is about to `begin` or to `end` a poll, or that a poll has
