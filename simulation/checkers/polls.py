@@ -24,9 +24,9 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
-from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
-from fencepost.member.consumer.states import JOINING, ConsumerMemberEvent
+from fencepost.member.consumer.states import JOINING, RECONCILING, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
     MENDED,
     NOTHING,
@@ -45,6 +45,7 @@ ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
 _RECONCILING: Final = ("RECONCILING", "ACKNOWLEDGING")
 _LEAVES: Final = "PREPARE_LEAVING"
+_GIVES_UP: Final = ("STALE", "FENCED")
 _TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
 """Between two generations of a classic group commits wait."""
 POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
@@ -321,6 +322,7 @@ class PolledProcess:
         "calls_back",
         "commits",
         "disturbed_us",
+        "idle_us",
         "in_poll",
         "is_classic",
         "owned",
@@ -343,6 +345,8 @@ class PolledProcess:
         self.reason_us: int | None = None
         """Time of the last event that the application has to know, in µs; None if a poll since then was
         successful."""
+        self.idle_us: int | None = None
+        """Time since which nothing keeps it from its next callback, in µs; None if something may."""
         self.pauses = False
         """True if a callback of this membership raised an error that the application has not received yet."""
         self.thawed_us = 0
@@ -405,6 +409,8 @@ class PollConsequences(Checker):
     def _ends_poll(self, host: str, process: PolledProcess, phase: str, now_us: int) -> None:
         begun_us = process.begun_us
         process.in_poll = False
+        if process.timer.state not in _GIVES_UP:
+            process.idle_us = None
         if phase == "failed":
             process.raised_us = NEVER
             process.pauses = False
@@ -441,6 +447,13 @@ class PollConsequences(Checker):
                 f"{host} begins {kind} {shown_names(chosen)}, and its application has not received yet that"
                 " the last callback raised",
             )
+        if phase == "begin" and process.idle_us is not None and now_us > process.idle_us:
+            waited_us = now_us - process.idle_us
+            self.report(
+                "reconciles-on",
+                f"{host} begins {kind} {shown_names(chosen)} {waited_us} µs after it could",
+            )
+        process.idle_us = None
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
         if phase == "raised":
@@ -497,6 +510,7 @@ class PollConsequences(Checker):
             self._processes[host] = self._new(host)
         else:
             self._processes[host].disturbed(now_us)
+            self._processes[host].idle_us = None
             if what in ("freeze", "thaw"):
                 self._processes[host].timer.froze()
                 self._processes[host].thawed_us = now_us
@@ -507,12 +521,17 @@ class PollConsequences(Checker):
         process.disturbed(now_us)
         process.is_classic = isinstance(target, ClassicMemberState)
         process.pauses = process.pauses and target != JOINING
+        starts = event == ClassicMemberEvent.SYNCED or target == RECONCILING
+        waits = process.calls_back or process.pauses or (starts and not process.in_poll)
+        process.idle_us = now_us if (starts or target in _GIVES_UP) and not waits else None
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Check the request: heartbeats stop when polls do."""
         process = self._processes[host]
-        if type(request) is not OffsetCommitRequest:
+        if type(request) is OffsetCommitRequest:
+            process.idle_us = None
+        else:
             process.timer.told(request)
             if process.timer.out_since_us is not None:
                 self.report_all(process.timer.sends(request, now_us))
@@ -543,9 +562,13 @@ class PollConsequences(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """Note that nothing can be sent."""
         process = self._processes[host]
-        process.disturbed_us, process.window = now_us, None
+        process.disturbed_us, process.window, process.idle_us = now_us, None, None
         if process.commits is not None:
             process.commits.searches(now_us)
+
+    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+        """Note that the member may wait for the names of topics."""
+        self._processes[host].idle_us = None
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Note that the member waits for a response until the request times out: for names of topics, for

@@ -528,6 +528,8 @@ class Requests(Checker):
             return
         if type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
+            if request.member_epoch == JOIN_EPOCH:
+                self._asks_for_assignor(host, request)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             by_itself = self.world.scenario.application.commit == "auto"
@@ -537,6 +539,13 @@ class Requests(Checker):
                 self.report("commit-while-owned", f"{host} sends a commit without offsets")
         for follower in self._followers:
             follower.takes_request(host, request, now_us)
+
+    def _asks_for_assignor(self, host: str, request: ConsumerGroupHeartbeatRequest) -> None:
+        wanted = self.world.scenario.group.assignor
+        if request.server_assignor != wanted:
+            self.report(
+                "request-fields", f"{host} joins and asks for {request.server_assignor}, not for {wanted}"
+            )
 
     def _compare(self, host: str, sender: Sender) -> None:
         """Check that the partitions that the application sees as owned are those of its callbacks, or are

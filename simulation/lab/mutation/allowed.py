@@ -87,6 +87,11 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "changed or self.state is S.RECONCILING",
     ): "Records an arrow from a state to itself, which changes nothing.",
     (
+        "member.base.lookups:CoordinatorLookup.responds",
+        "self.known and self._answered",
+        "self.known",
+    ): "The next search for the coordinator waits for a back-off, which a member may always do.",
+    (
         "member.consumer.reconciliation:Reconciler.begin",
         "assignment.target or ()",
         "()",

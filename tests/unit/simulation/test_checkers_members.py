@@ -224,6 +224,16 @@ def test_an_incomplete_join_is_flagged():
     assert names(sender.sends(heartbeat(0, rebalance_timeout_ms=-1), 0)) == ["request-fields"]
 
 
+@pytest.mark.parametrize(("assignor", "broken"), [(None, []), ("range", ["request-fields"])])
+def test_a_join_asks_for_the_assignor_of_its_settings(assignor, broken):
+    found: list[str] = []
+    checker = Requests()
+    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.on_member_request("m", heartbeat(0, server_assignor=assignor), 0)
+    assert found == broken
+
+
 def test_a_static_leave_without_its_instance_is_flagged(sender):
     sender.moved("LEAVING", 0)
     assert names(sender.sends(heartbeat(-2), 3_000)) == ["request-fields"]

@@ -24,7 +24,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
-from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
@@ -261,6 +261,39 @@ def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
     assert polls.found == broken
 
 
+MOVES = [
+    ("target received", "STABLE", "RECONCILING"),
+    (ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", ClassicMemberState.STABLE),
+    ("leave built", "LEAVING", "STALE"),
+    ("fenced", "STABLE", "FENCED"),
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move[2])
+@pytest.mark.parametrize(("at_s", "broken"), [(3, []), (3.001, ["reconciles-on"])])
+def test_a_callback_that_nothing_delays_begins_at_once(polls, move, at_s, broken):
+    moves(polls, *move, 3)
+    polls.on_callback("m", "lost", "begin", (P1,), round(at_s * SECOND))
+    assert polls.found == broken
+
+
+@pytest.mark.parametrize("why", ["commits", "asks for names", "searches", "stands still", "is out of poll"])
+def test_a_callback_may_have_to_wait(polls, why):
+    if why == "is out of poll":
+        polls.on_poll("m", "end", 3 * SECOND)
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    if why == "commits":
+        commit(polls, 10, OK, 3)
+    elif why == "asks for names":
+        polls.on_member_lookup("m", ("names", "x"), 3 * SECOND)
+    elif why == "searches":
+        polls.on_member_search("m", 3 * SECOND)
+    elif why == "stands still":
+        polls.on_member_host("m", "freeze", 3 * SECOND)
+    polls.on_callback("m", "assigned", "begin", (), 4 * SECOND)
+    assert polls.found == []
+
+
 @pytest.mark.parametrize("between", ["nothing", "a poll fails", "another membership"])
 def test_a_callback_that_raised_is_called_again_by_the_next_poll(polls, between):
     moves(polls, "target received", "STABLE", "RECONCILING", 3)
@@ -271,7 +304,7 @@ def test_a_callback_that_raised_is_called_again_by_the_next_poll(polls, between)
     elif between == "another membership":
         moves(polls, "fenced", "RECONCILING", "FENCED", 3)
         moves(polls, "released", "FENCED", "JOINING", 3)
-        moves(polls, "target received", "JOINING", "RECONCILING", 3)
+        moves(polls, "target received", "JOINING", "RECONCILING", 4)
     polls.on_callback("m", "revoked", "begin", (P1,), 4 * SECOND)
     assert polls.found == (["errors-raised"] if between == "nothing" else [])
 
@@ -323,7 +356,7 @@ def test_a_refused_fetch_of_offsets_may_fail_a_poll(polls, code):
 @pytest.mark.parametrize("target", ["STABLE", ClassicMemberState.STABLE])
 @pytest.mark.parametrize("kind", ["assigned", "lost"])
 def test_a_callback_that_ended_for_its_member_may_have_raised(polls, kind, target):
-    moves(polls, "synced", "COMPLETING_REBALANCE", target, 2)
+    moves(polls, ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", target, 3)
     polls.on_callback("m", kind, "begin", (P1,), 3 * SECOND)
     polls.on_callback("m", kind, "end", (P1,), 3 * SECOND)
     polls.on_poll("m", "failed", 4 * SECOND)
