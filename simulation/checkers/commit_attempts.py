@@ -41,6 +41,7 @@ class CommitAttempts:
         "_calls_back",
         "_ended_us",
         "_first_us",
+        "_has_released",
         "_host",
         "_last",
         "_limit_us",
@@ -58,6 +59,8 @@ class CommitAttempts:
         self._ended_us = -1
         """Time of the response to it; -1 while it is in flight."""
         self._calls_back = False
+        self._has_released = False
+        """True if a callback ran since the application's last commit ended."""
         self.codes: frozenset[ErrorCode] = frozenset()
         """The errors in that response; one that stands for none if there was no response."""
         self.state = self._sent_in = ""
@@ -111,17 +114,19 @@ class CommitAttempts:
     def told(self, code: ErrorCode) -> Iterator[Finding]:
         """Check the result of the application's commit: it is that of the last request."""
         ended = self._last is not None and self._ended_us >= 0 and not self._calls_back
-        if ended and bool(code) != bool(self.codes):
+        is_late = self._has_released and code is _STALE  # a part of it was not committed in time
+        if ended and bool(code) != bool(self.codes) and not is_late:
             yield (
                 "commits-end",
                 f"{self._host} reports {code.name} for a commit to its application, the response was"
                 f" {self._names or 'that it is committed'}",
             )
-        self._last = None
+        self._last, self._has_released = None, False
 
     def callback(self, phase: str) -> None:
         """Note that a callback began or ended: it may commit, too, and its partitions leave all commits."""
         self._calls_back = phase == "begin"
+        self._has_released = True
         self._last, self._ended_us = None, -1
 
 

@@ -53,6 +53,8 @@ POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
 _EARLY: Final = 990
 _LATE: Final = 1_010
 """Microseconds of the world in a millisecond of a host's clock, at least and at most."""
+_FAST: Final = 950
+"""The same for a clock that is far too fast."""
 _SLACK_US: Final = 100_000
 _COMMIT_LIMIT_US: Final = 65_000_000
 """Longest time that an application waits for a commit, in µs: default.api.timeout.ms, and some more."""
@@ -193,7 +195,11 @@ class AutoCommits:
 
     def _rests(self, now_us: int) -> None:
         """Expect no commit by interval until it has passed from now on."""
-        self._rests_until_us = now_us + self._interval_ms * _EARLY - 1_000
+        self._rests_until_us = now_us + self._interval_ms * _FAST - 1_000
+
+    def froze(self) -> None:
+        """Note that the process stands still, or goes on: what it does comes in another order."""
+        self._rests_until_us, self._early = 0, None
 
     def assigned(self, now_us: int) -> None:
         """Note that the member has its partitions: Kafka's client starts the interval now."""
@@ -512,8 +518,11 @@ class PollConsequences(Checker):
             self._processes[host].disturbed(now_us)
             self._processes[host].idle_us = None
             if what in ("freeze", "thaw"):
-                self._processes[host].timer.froze()
-                self._processes[host].thawed_us = now_us
+                process = self._processes[host]
+                process.timer.froze()
+                process.thawed_us = now_us
+                if process.commits is not None:
+                    process.commits.froze()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Note the state: it decides what may be expected."""
@@ -521,8 +530,9 @@ class PollConsequences(Checker):
         process.disturbed(now_us)
         process.is_classic = isinstance(target, ClassicMemberState)
         process.pauses = process.pauses and target != JOINING
-        starts = event == ClassicMemberEvent.SYNCED or target == RECONCILING
-        waits = process.calls_back or process.pauses or (starts and not process.in_poll)
+        starts = event == ClassicMemberEvent.SYNCED or (target == RECONCILING and source != target)
+        may_lack_names = source == "ACKNOWLEDGING"  # it may have asked for them before it acknowledged
+        waits = process.calls_back or process.pauses or (starts and (may_lack_names or not process.in_poll))
         process.idle_us = now_us if (starts or target in _GIVES_UP) and not waits else None
         self.report_all(process.timer.moved(event, source, target, now_us))
 

@@ -130,10 +130,14 @@ def test_an_application_is_told_the_result_of_its_commit(mode, outcome, told, fl
     assert len(checker.found) == flagged, "the second commit had nothing to commit"
 
 
-def test_an_application_is_told_that_a_commit_was_too_late_for_its_partitions():
+@pytest.mark.parametrize("first", ["commit", "callback"])
+def test_an_application_is_told_that_a_commit_was_too_late_for_its_partitions(first):
     checker = checker_of("async")
-    commit(checker, ErrorCode.NONE, 1)
+    if first == "commit":
+        commit(checker, ErrorCode.NONE, 1)
     checker.on_callback("m", "revoked", "end", (P0,), SECOND)
+    if first == "callback":
+        commit(checker, ErrorCode.NONE, 1)
     checker.on_commit_told("m", STALE, SECOND)
     assert checker.found == []
 

@@ -145,7 +145,7 @@ def test_commits_go_on_after_one_that_failed(polls):
     assert polls.found == ["commits-go-on"]
 
 
-@pytest.mark.parametrize(("at_s", "broken"), [(13.0, ["commits-go-on"]), (13.1, [])])
+@pytest.mark.parametrize(("at_s", "broken"), [(12.8, ["commits-go-on"]), (12.9, [])])
 def test_commits_are_an_interval_apart(polls, at_s, broken):
     commit(polls, 10, OK, 8.1)
     commit(polls, 20, OK, at_s)
@@ -157,6 +157,15 @@ def test_a_commit_that_failed_is_made_again_before_the_interval_is_over(polls):
     commit(polls, 10, RequestTimedOut("late"), 8.1)
     commit(polls, 10, OK, 9)
     batch(polls, 10, 14)
+    assert polls.found == []
+
+
+def test_a_process_that_stood_still_may_commit_early(polls):
+    commit(polls, 10, OK, 8.1)
+    polls.on_member_host("m", "freeze", 9 * SECOND)
+    polls.on_member_host("m", "thaw", 10 * SECOND)
+    commit(polls, 20, OK, 11)
+    batch(polls, 20, 12)
     assert polls.found == []
 
 
@@ -275,6 +284,14 @@ def test_a_callback_that_nothing_delays_begins_at_once(polls, move, at_s, broken
     moves(polls, *move, 3)
     polls.on_callback("m", "lost", "begin", (P1,), round(at_s * SECOND))
     assert polls.found == broken
+
+
+def test_another_target_while_a_member_waits_for_names_starts_no_callback(polls):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_member_lookup("m", ("names", "x"), 3 * SECOND)
+    moves(polls, "target received", "RECONCILING", "RECONCILING", 4)
+    polls.on_callback("m", "assigned", "begin", (), 5 * SECOND)
+    assert polls.found == []
 
 
 @pytest.mark.parametrize("why", ["commits", "asks for names", "searches", "stands still", "is out of poll"])
