@@ -270,7 +270,7 @@ def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
     assert polls.found == broken
 
 
-MOVES = [
+MOVES: list[tuple[str, str, str]] = [
     ("target received", "STABLE", "RECONCILING"),
     (ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", ClassicMemberState.STABLE),
     ("leave built", "LEAVING", "STALE"),
