@@ -281,7 +281,8 @@ MOVES: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize("move", MOVES, ids=lambda move: move[2])
 @pytest.mark.parametrize(("at_s", "broken"), [(3, []), (3.001, ["reconciles-on"])])
 def test_a_callback_that_nothing_delays_begins_at_once(polls, move, at_s, broken):
-    moves(polls, *move, 3)
+    event, source, target = move
+    moves(polls, event, source, target, 3)
     polls.on_callback("m", "lost", "begin", (P1,), round(at_s * SECOND))
     assert polls.found == broken
 
