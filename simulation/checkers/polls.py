@@ -634,10 +634,10 @@ class PollConsequences(Checker):
     def _remembers(self, host: str, process: PolledProcess) -> None:
         """Check that the member reports to its application the offsets up to which it has handed records
         over."""
-        driver = self.world.members[host].driver
-        if driver is None:
+        delivered = getattr(self.world.members[host].driver, "delivered", None)
+        if delivered is None:  # not known of a driver in another process
             return
-        application, reported = self._records.application(host), driver.delivered()
+        application, reported = self._records.application(host), delivered()
         for partition in without(process.owned, application.outlived):
             handed, known = application.positions.get(partition), reported.get(partition)
             if handed is not None and (known is None or known.offset != handed):

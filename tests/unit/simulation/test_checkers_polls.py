@@ -336,6 +336,13 @@ def test_a_member_reports_what_its_application_was_handed(polls, reported):
     assert polls.found == ([] if reported == {P0: 10} else ["owned-honest"])
 
 
+def test_a_driver_in_another_process_reports_nothing(polls):
+    polls.world.members["m"].driver = SimpleNamespace(assignment=(P0,))
+    polls.records.on_records_delivered("m", P0, 0, 10, 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == []
+
+
 def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
     polls.on_callback("m", "assigned", "begin", (), 3 * SECOND)
     polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
