@@ -30,11 +30,10 @@ class MemberDriver(MachineShell, abc.ABC):
     """One member of one group, over a transport and a clock, on the running event loop.
 
     Call all methods from the loop's thread. Errors that only the application can deal with are raised by
-    `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then on, CallbackFailed
-    when a listener raised.
+    `poll_begin`: MemberError once, FatalMemberError from then on, CallbackFailed when a listener raised.
     """
 
-    __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "_waiting", "on_change")
+    __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "on_change")
 
     def __init__(
         self,
@@ -48,7 +47,6 @@ class MemberDriver(MachineShell, abc.ABC):
         super().__init__(member, transport, clock, listener=listener, observer=observer)
         self._commits: dict[int, asyncio.Future[None]] = {}
         self._leaving: list[asyncio.Future[None]] = []
-        self._waiting: list[asyncio.Future[None]] = []
         self._errors: list[Exception] = []
         self._fatal: Exception | None = None
         self._changes = 0
@@ -80,7 +78,8 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def changes(self) -> int:
-        """Grows when an application in poll should look again; see `wait_assignment_change`."""
+        """Grows when an application in poll should look again: `fetchable` may have changed, or there is an
+        error to raise."""
         return self._changes
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
@@ -168,17 +167,6 @@ class MemberDriver(MachineShell, abc.ABC):
         """
         self._run(self._member.poll_end(consumed, self._clock.now_ms()))
 
-    async def wait_assignment_change(self, since: int | None = None) -> None:
-        """Wait until `fetchable` may have changed: since this value of `changes`, or from now.
-
-        :raises MemberError, CallbackFailed: the errors since the last poll.
-        """
-        if (since is None or since == self._changes) and not self._errors and self._fatal is None:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(future)
-            await future
-        self._raise_pending(self._clock.now_ms())
-
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets, or everything that was handed over; retry within default_api_timeout_ms.
 
@@ -214,11 +202,10 @@ class MemberDriver(MachineShell, abc.ABC):
     def _stop(self) -> None:
         """Stop the machine; calls that wait for it are cancelled."""
         super()._stop()
-        for future in (*self._commits.values(), *self._leaving, *self._waiting):
+        for future in (*self._commits.values(), *self._leaving):
             future.cancel()
         self._commits.clear()
         self._leaving.clear()
-        self._waiting.clear()
 
     # -- callbacks of the machine ------------------------------------------------------------------------
 
@@ -239,11 +226,14 @@ class MemberDriver(MachineShell, abc.ABC):
             future.set_exception(CommitFailed(action.error, "offsets were not committed"))
 
     def _leave_finished(self, _: LeaveFinished) -> None:
-        _finish(self._leaving)
+        waiting = self._leaving[:]
+        self._leaving.clear()
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _wake_application(self, _: WakeApplication) -> None:
         self._changes += 1
-        _finish(self._waiting)
         if self.on_change is not None:
             self.on_change()
 
@@ -254,12 +244,3 @@ class MemberDriver(MachineShell, abc.ABC):
         LeaveFinished: _leave_finished,
         WakeApplication: _wake_application,
     }
-
-
-def _finish(futures: list[asyncio.Future[None]]) -> None:
-    """Wake all callers that wait on these."""
-    waiting = futures[:]
-    futures.clear()
-    for future in waiting:
-        if not future.done():
-            future.set_result(None)

@@ -90,7 +90,7 @@ class Leave(Generic[R, A]):
         self.deadline_ms = deadline_ms
 
     def cancel(self) -> None:
-        """Forget it."""
+        """Forget it: the coordinator responded, whatever it said, or the leave is not wanted any more."""
         self.pending = None
         self.in_flight = None
 
@@ -100,14 +100,6 @@ class Leave(Generic[R, A]):
             return None
         self.in_flight = next(self._tokens)
         return self._send(self.in_flight, self.pending)
-
-    def answered(self, token: int) -> bool:
-        """Take in any response of the coordinator: the leave is done. Return true if it was the leave's
-        response."""
-        if token != self.in_flight:
-            return False
-        self.cancel()
-        return True
 
     def failed(self, token: int, now_ms: int) -> bool:
         """Send the leave again after the back-off, since it may not have arrived. Return true if this was the

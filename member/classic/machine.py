@@ -167,7 +167,7 @@ class ClassicMember(MemberMachine):
                 self.coordinator.note(code, now_ms)
                 self.leave.failed(token, now_ms)
             else:
-                self.leave.answered(token)
+                self.leave.cancel()
         return self._step(now_ms)
 
     def partitions_counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> Actions:

@@ -252,7 +252,7 @@ class ConsumerMember(MemberMachine):
             self.coordinator.note(code, now_ms)
             self.leave.failed(token, now_ms)
             return
-        self.leave.answered(token)
+        self.leave.cancel()
         if self.instance.is_released:
             self.instance.is_released = False
             self._instance_released(code, now_ms)

@@ -14,6 +14,7 @@ from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker, ObservedClassicGroups
 from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.classic_rounds import ClassicRounds
+from fencepost.simulation.checkers.commit_attempts import CommitRetries
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
@@ -54,7 +55,7 @@ def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
 
 def _of_members(*followers: RequestFollower) -> list[Checker]:
     records = Records()
-    polls, leaving, retries = PollConsequences(records), Leaving(), Retries()
-    requests = Requests(*followers, records, polls, leaving, retries)
-    liveness = Liveness(records.is_processing)
-    return [OneClaimant(), Transitions(), Callbacks(), requests, records, polls, leaving, retries, liveness]
+    polls, leaving, retries, commits = PollConsequences(records), Leaving(), Retries(), CommitRetries()
+    requests = Requests(*followers, records, polls, leaving, retries, commits)
+    rest = polls, leaving, retries, commits, Liveness(records.is_processing)
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, *rest]

@@ -31,6 +31,20 @@ OF_LOG: Final = frozenset(
 UNKNOWN_SERVER_ERROR is none of them: no assignor of the simulation may fail, so no target does.
 """
 
+MENDED: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        *(code for code in ErrorCode if code.retriable),
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Responses after which a member goes on by itself: it retries, or joins again."""
+
 _SHOWN: Final = 12
 """Number of partitions of each topic that a message names."""
 

@@ -273,12 +273,12 @@ _ALL: Final = (
     ),
     Invariant(
         "request-fields",
-        "Joins, and heartbeats after a failure, carry all fields.",
+        "Joins, and heartbeats after a failure, carry all fields; others only what changed.",
         "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
         "owned-honest",
-        "A heartbeat lists exactly the partitions that were assigned in callbacks and not yet revoked.",
+        "Heartbeats list what callbacks assigned and did not revoke. Applications are told the same.",
         "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
@@ -288,7 +288,7 @@ _ALL: Final = (
     ),
     Invariant(
         "heartbeats-go-on",
-        "Heartbeats continue during callbacks, and stop when the application stops polling.",
+        "Heartbeats go on in callbacks, acknowledge at once, and stop when the application stops polling.",
         "KIP-848, Consumer Heartbeats",
     ),
     Invariant(
@@ -309,7 +309,7 @@ _ALL: Final = (
     ),
     Invariant(
         "commit-before-release",
-        "A member commits what it processed before it releases a partition.",
+        "A member commits what it processed before it releases a partition, and retries that.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(
@@ -319,7 +319,7 @@ _ALL: Final = (
     ),
     Invariant(
         "retries-back-off",
-        "A member whose requests fail waits longer before each retry.",
+        "A member whose requests fail waits longer before each retry, and asks for metadata rarely.",
         "KIP-580; KAFKA-19813, KAFKA-20253",
     ),
     Invariant(
@@ -334,7 +334,7 @@ _ALL: Final = (
     ),
     Invariant(
         "leaves-told",
-        "A member that leaves or stops polling sends a leave heartbeat. A closed one joins no more.",
+        "A member that leaves or stops polling sends a leave and awaits it. A closed one joins no more.",
         "KIP-848, Member Epoch; KIP-1092",
     ),
     Invariant(
@@ -344,7 +344,7 @@ _ALL: Final = (
     ),
     Invariant(
         "gives-up-rightly",
-        "A member gives up only after an error that neither a retry nor a new join fixes.",
+        "A member gives up after an error that neither a retry nor a new join fixes, and only then.",
         "KIP-848, Client States",
     ),
     Invariant(
@@ -359,17 +359,17 @@ _ALL: Final = (
     ),
     Invariant(
         "commits-go-on",
-        "With auto-commit, processed offsets are committed one interval later if the application polls.",
+        "With auto-commit and polls, processed offsets are committed one interval later, and not sooner.",
         "KIP-848, Committing Offsets; enable.auto.commit",
     ),
     Invariant(
         "commits-end",
-        "A commit that the application waits for ends within default.api.timeout.ms.",
+        "An application's commit ends within default.api.timeout.ms, with the result of its last attempt.",
         "KAFKA-10489; Kafka's consumer, commitSync",
     ),
     Invariant(
         "errors-raised",
-        "A poll raises the exception that a callback raised.",
+        "A poll raises what a callback raised before the next one runs, and no error without a reason.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(
@@ -422,7 +422,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-joins",
-        "A member joins with its id, and with exactly what it owns. With an eager assignor that is nothing.",
+        "A member joins (again) for a reason, with its id and what it owns: nothing if it is eager.",
         "KIP-429",
     ),
     Invariant(

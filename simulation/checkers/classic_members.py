@@ -1,7 +1,8 @@
 """The requests of members of classic groups: one of a round at a time, honest about partitions and ids.
 
 A member with an eager assignor joins without partitions; with a cooperative one it lists those that it keeps
-(KIP-429). It joins under the id that it has, until the coordinator no longer knows that id (KAFKA-13419).
+(KIP-429). It joins under the id that it has, until the coordinator no longer knows that id (KAFKA-13419). It
+joins again only for a reason, since all other members have to join with it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_p
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.assignors import ASSIGNORS
+from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, NEVER, patience_us
@@ -36,7 +38,10 @@ class ClassicSender:
     """One member process, and the rules for its next request."""
 
     __slots__ = (
+        "_at_will",
+        "_topics",
         "generation",
+        "has_reason",
         "host",
         "in_flight",
         "late_us",
@@ -55,6 +60,12 @@ class ClassicSender:
         self.member_id: MemberId | None = ""
         """The id that it has to join with, empty for a new one; None if it may have left under its id."""
         self.owned: frozenset[TopicPartition] = NOTHING
+        self.has_reason = False
+        """True if something happened, since it last joined, for which members join again."""
+        self._at_will = False
+        """True if it is about to join again, without such a reason."""
+        self._topics: tuple[str, ...] = ()
+        """The topics to which it subscribed with its last join."""
         self.in_flight: dict[type, Request] = {}
         self.late_us = NEVER
         self.searches = False
@@ -75,8 +86,13 @@ class ClassicSender:
         elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
             self.late_us = now_us + self.patience_us
 
+    def rejoins(self) -> None:
+        """Note that it starts a round. Its application may have subscribed to other topics."""
+        self._at_will = not self.has_reason
+
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
-        """Note that a callback began or ended."""
+        """Note that a callback began or ended. Revoked partitions get their next owner in another round."""
+        self.has_reason = self.has_reason or kind == "revoked"
         chosen = as_set(tuple(partitions))
         if kind == "assigned" and phase == "begin":
             self.owned = joined(self.owned, chosen)
@@ -139,8 +155,10 @@ class ClassicSender:
     def _joins(self, request: JoinGroupRequest) -> Iterator[Finding]:
         if self.member_id is not None and request.member_id != self.member_id:
             yield "classic-joins", f"{self.host} joins as {request.member_id!r}, and is {self.member_id!r}"
+        topics = self._topics
         for protocol in request.protocols:
-            told = read_subscription(protocol.metadata).owned
+            subscription = read_subscription(protocol.metadata)
+            self._topics, told = subscription.topics, subscription.owned
             listed = {p for topic, numbers in told.items() for p in topic_partitions(topic, numbers)}
             if protocol.name not in _COOPERATIVE and self.owned:
                 yield (
@@ -153,6 +171,9 @@ class ClassicSender:
                     "classic-joins",
                     f"{self.host} joins with {shown_names(listed)}, and owns {shown_names(self.owned)}",
                 )
+        if self._at_will and self._topics == topics:
+            yield "classic-joins", f"{self.host} joins again, and nothing happened since it joined last"
+        self._at_will = self.has_reason = False
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """Note that a request was answered or failed."""
@@ -166,8 +187,10 @@ class ClassicSender:
             self.member_id = response.member_id
         if isinstance(response, JoinGroupResponse) and code is _NONE:
             self.generation = response.generation
-        elif isinstance(request, HeartbeatRequest) and self.state in _BEATING and not self.searches:
-            self.late_us = now_us + self.patience_us
+        elif isinstance(request, HeartbeatRequest):
+            self.has_reason = self.has_reason or code is ErrorCode.REBALANCE_IN_PROGRESS
+            if self.state in _BEATING and not self.searches:
+                self.late_us = now_us + self.patience_us
 
 
 class ClassicMembers(Checker):
@@ -197,6 +220,8 @@ class ClassicMembers(Checker):
                 interval_ms: int = getattr(self.world.members[host].driver, "heartbeat_interval_ms", 0)
                 sender = self._senders[host] = ClassicSender(host, interval_ms)
             sender.moved(target, now_us)
+            if event == E.REJOIN:
+                sender.rejoins()
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
@@ -223,6 +248,11 @@ class ClassicMembers(Checker):
             network = self.world.scenario.network
             timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)
             self.report_all(sender.search(timeout_us, now_us))
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """Note that a leader may see that topics have changed."""
+        for sender in self._senders.values():
+            sender.has_reason = True
 
     def on_end(self, now_us: int) -> None:
         """Check that no member is silent without a reason."""

@@ -21,11 +21,11 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
-from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.base import MENDED, Checker, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
-from fencepost.simulation.checkers.requests import AFTER_FAILURE_US
+from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, AT_ONCE_US
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
@@ -49,20 +49,8 @@ _NO_MEMBER: Final = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
-_MENDED: Final = frozenset(
-    {
-        ErrorCode.NONE,
-        *(code for code in ErrorCode if code.retriable),
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.ILLEGAL_GENERATION,
-        ErrorCode.REBALANCE_IN_PROGRESS,
-        ErrorCode.MEMBER_ID_REQUIRED,
-    }
-)
-"""Responses after which a member goes on: it retries, or joins again."""
-_AT_ONCE_US: Final = 100_000
-"""Time for everything that happens in one step, in µs: none in a simulation, a little on a busy machine."""
+_RAISED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED})
+"""Responses that a member raises to its application, and tries again."""
 
 
 class MembershipEnd:
@@ -119,10 +107,10 @@ class MembershipEnd:
         """Note that the member machine moved."""
         yield from self.lingers(now_us)
         self._fenced_us = None
-        if target in _JOINS and self._closing_us is not None and now_us - self._closing_us > _AT_ONCE_US:
+        if target in _JOINS and self._closing_us is not None and now_us - self._closing_us > AT_ONCE_US:
             after_ms = (now_us - self._closing_us) // 1_000
             yield "leaves-told", f"{self._host} joins again {after_ms} ms after it was closed"
-        if target == FATAL and self._last_code in _MENDED:
+        if target == FATAL and self._last_code in MENDED:
             yield "gives-up-rightly", f"{self._host} gave up in {source} after {self._last_code.name}"
         if target == FENCED:
             self._fenced_us, self._stood_still = now_us, False
@@ -164,12 +152,17 @@ class MembershipEnd:
         if self._fenced_us is None or self._calls_back or self._stood_still:
             return
         since_us = max(self._fenced_us, self._called_back_us)
-        if now_us - since_us > _AT_ONCE_US:
+        if now_us - since_us > AT_ONCE_US:
             yield (
                 "fenced-returns",
                 f"{self._host} was fenced, has given everything up, and does not join again for"
                 f" {(now_us - since_us) // 1_000} ms",
             )
+
+    @property
+    def was_refused(self) -> bool:
+        """True if the coordinator's last response was an error that nothing mends."""
+        return self._last_code is not None and self._last_code not in MENDED | _RAISED
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request is sent by which a member may join or leave."""
@@ -177,6 +170,9 @@ class MembershipEnd:
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
             self._owes, self._failed_us, self._in_flight = False, None, request
+        elif self.was_refused:
+            assert self._last_code is not None
+            yield "gives-up-rightly", f"{self._host} goes on after {self._last_code.name}"
         elif isinstance(request, JoinGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH
         ):
@@ -212,7 +208,13 @@ class MembershipEnd:
     def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
         """Note that the process has ended in good order."""
         yield from self.lingers(now_us)
-        if self._owes and now_us - self._since_us < limit_us:
+        if self._in_flight is not None and now_us - self._since_us < limit_us:
+            yield (
+                "leaves-told",
+                f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
+                " coordinator has not responded to the leave",
+            )
+        elif self._owes and now_us - self._since_us < limit_us:
             yield (
                 "leaves-told",
                 f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
@@ -271,9 +273,11 @@ class Leaving(Checker):
         """Note the leave, or the next join."""
         if type(request) is OffsetCommitRequest:
             return
-        if type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH:
+        end = self._ends.get(host)
+        if end is None:
             return
-        if end := self._ends.get(host):
+        beats = type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
+        if not beats or end.was_refused:
             self.report_all(end.sends(request, now_us))
 
     def takes_response(

@@ -2,9 +2,9 @@
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
 (`poll-timeouts`). With auto-commit, offsets that a poll finds processed are committed, at the latest an
-interval after (`commits-go-on`). The application is handed records of the member's partitions
-(`partitions-read`), and the member works its target off (`reconciles-on`). The application receives errors
-(`errors-raised`, `commits-end`).
+interval after, and not much more often than that (`commits-go-on`). The application is handed records of the
+member's partitions (`partitions-read`), and the member works its target off (`reconciles-on`). The
+application receives errors, and only those that it can deal with (`errors-raised`, `commits-end`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,19 @@ from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRe
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
-from fencepost.member.consumer.states import ConsumerMemberEvent
+from fencepost.member.consumer.states import JOINING, RECONCILING, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
+    MENDED,
     NOTHING,
     Checker,
     Finding,
@@ -37,6 +44,8 @@ from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
 _RECONCILING: Final = ("RECONCILING", "ACKNOWLEDGING")
+_LEAVES: Final = "PREPARE_LEAVING"
+_GIVES_UP: Final = ("STALE", "FENCED")
 _TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
 """Between two generations of a classic group commits wait."""
 POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
@@ -44,6 +53,8 @@ POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
 _EARLY: Final = 990
 _LATE: Final = 1_010
 """Microseconds of the world in a millisecond of a host's clock, at least and at most."""
+_FAST: Final = 950
+"""The same for a clock that is far too fast."""
 _SLACK_US: Final = 100_000
 _COMMIT_LIMIT_US: Final = 65_000_000
 """Longest time that an application waits for a commit, in µs: default.api.timeout.ms, and some more."""
@@ -125,11 +136,30 @@ class PollTimer:
 class AutoCommits:
     """One process that commits by itself, and the time since which it could have committed more."""
 
-    __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
+    __slots__ = (
+        "_calm_us",
+        "_committed",
+        "_early",
+        "_host",
+        "_in_flight",
+        "_interval_ms",
+        "_interval_us",
+        "_lacking_us",
+        "_rested_until_us",
+        "_rests_until_us",
+        "_searches",
+    )
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self._host = host
+        self._interval_ms = interval_ms
         self._interval_us = interval_ms * _LATE + _SLACK_US
+        self._rests_until_us = 0
+        """Before this time a commit is too early, unless partitions are released after it."""
+        self._rested_until_us = 0
+        """The same before the last commit, which may turn out to be for a release."""
+        self._early: tuple[int, int] | None = None
+        """Time of a commit that was too early, and the time from which it would have been right."""
         self._committed: dict[TopicPartition, int] = {}
         """The offset of each partition that the coordinator accepted."""
         self._lacking_us: int | None = None
@@ -149,14 +179,46 @@ class AutoCommits:
         self._searches = True
         self.disturbed(now_us)
 
-    def sends(self, request: Request, now_us: int) -> None:
+    def sends(self, request: Request, state: str, now_us: int) -> None:
         """Note that the coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
             self.disturbed(now_us)
         if type(request) is OffsetCommitRequest:
+            if state == _SETTLED:
+                self._rested_until_us = self._rests_until_us
+                if now_us < self._rests_until_us:
+                    self._early = now_us, self._rests_until_us
+                self._rests(now_us)
             self._in_flight = request
             self.disturbed(now_us)
+
+    def _rests(self, now_us: int) -> None:
+        """Expect no commit by interval until it has passed from now on."""
+        self._rests_until_us = now_us + self._interval_ms * _FAST - 1_000
+
+    def froze(self) -> None:
+        """Note that the process stands still, or goes on: what it does comes in another order."""
+        self._rests_until_us, self._early = 0, None
+
+    def assigned(self, now_us: int) -> None:
+        """Note that the member has its partitions: Kafka's client starts the interval now."""
+        self._rests(now_us)
+
+    def releases(self) -> None:
+        """Note that partitions are released: the last commit was made for that, whatever the interval."""
+        self._rests_until_us, self._early = min(self._rests_until_us, self._rested_until_us), None
+
+    def hastens(self, now_us: int) -> Iterator[Finding]:
+        """Return true if a commit came too early, and nothing was released right after it."""
+        if self._early is not None and self._in_flight is None and now_us > self._calm_us:
+            sent_us, until_us = self._early
+            self._early = None
+            yield (
+                "commits-go-on",
+                f"{self._host} commits {(until_us - sent_us) // 1_000} ms before its interval of"
+                f" {self._interval_ms} ms is over",
+            )
 
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -165,6 +227,8 @@ class AutoCommits:
         if request is self._in_flight:
             self._in_flight = None
         self.disturbed(now_us)
+        if isinstance(response, Exception) or any(response.errors.values()):
+            self._rests_until_us, self._early = 0, None  # it is tried again soon
         if isinstance(response, OffsetCommitResponse):
             for partition, value in request.offsets.items():
                 if response.errors.get(partition) is ErrorCode.NONE:
@@ -264,9 +328,13 @@ class PolledProcess:
         "calls_back",
         "commits",
         "disturbed_us",
+        "idle_us",
         "in_poll",
+        "is_classic",
         "owned",
+        "pauses",
         "raised_us",
+        "reason_us",
         "thawed_us",
         "timer",
         "window",
@@ -279,6 +347,14 @@ class PolledProcess:
         self.calls_back = False
         self.raised_us = NEVER
         """Time at which a callback raised an error that the application has not received yet, in µs."""
+        self.is_classic = False
+        self.reason_us: int | None = None
+        """Time of the last event that the application has to know, in µs; None if a poll since then was
+        successful."""
+        self.idle_us: int | None = None
+        """Time since which nothing keeps it from its next callback, in µs; None if something may."""
+        self.pauses = False
+        """True if a callback of this membership raised an error that the application has not received yet."""
         self.thawed_us = 0
         """Time at which it went on after it had stood still, in µs."""
         self.in_poll = False
@@ -339,14 +415,27 @@ class PollConsequences(Checker):
     def _ends_poll(self, host: str, process: PolledProcess, phase: str, now_us: int) -> None:
         begun_us = process.begun_us
         process.in_poll = False
+        if process.timer.state not in _GIVES_UP:
+            process.idle_us = None
         if phase == "failed":
             process.raised_us = NEVER
+            process.pauses = False
             process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
-        elif begun_us > process.raised_us:
-            self._keeps_quiet(host)
+            if process.reason_us is None:
+                self.report(
+                    "errors-raised",
+                    f"{host} raises an error to its application, and nothing happened that it has to know",
+                )
+        else:
+            if process.reason_us is not None and begun_us > process.reason_us:
+                process.reason_us = None
+            if begun_us > process.raised_us:
+                self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
             self._reconciles(host, process, begun_us)
         commits = process.commits
+        if commits is not None:
+            self.report_all(commits.hastens(now_us))
         if commits is not None and commits.may_be_due(begun_us):
             application = self._records.application(host)
             owned = without(process.owned, application.outlived)
@@ -358,16 +447,39 @@ class PollConsequences(Checker):
     ) -> None:
         """Change the owned partitions. A callback that raised may leave a partition without a position."""
         process, chosen = self._processes[host], as_set(tuple(partitions))
+        if phase == "begin" and process.pauses and process.timer.state in _RECONCILING:
+            self.report(
+                "errors-raised",
+                f"{host} begins {kind} {shown_names(chosen)}, and its application has not received yet that"
+                " the last callback raised",
+            )
+        if phase == "begin" and process.idle_us is not None and now_us > process.idle_us:
+            waited_us = now_us - process.idle_us
+            self.report(
+                "reconciles-on",
+                f"{host} begins {kind} {shown_names(chosen)} {waited_us} µs after it could",
+            )
+        process.idle_us = None
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
         if phase == "raised":
             process.raised_us = now_us
+            process.pauses = True
+        releases = kind == "lost" or process.timer.state == _LEAVES
+        if phase == "raised" or (phase == "end" and (releases or process.is_classic)):
+            process.reason_us = now_us  # these callbacks have ended for their member even if they raised
         if kind == "assigned" and phase == "end":
             process.owned |= chosen
         elif phase != "begin":
             process.owned -= chosen
-        if process.commits is not None and (kind, phase) != ("revoked", "begin"):
+        if process.commits is None:
+            return
+        if (kind, phase) != ("revoked", "begin"):
             process.commits.released(chosen)
+        else:
+            process.commits.releases()
+        if (kind, phase) == ("assigned", "end"):
+            process.commits.assigned(now_us)
 
     def _keeps_quiet(self, host: str) -> None:
         self.report("errors-raised", f"{host} does not report to its application that a callback raised")
@@ -404,25 +516,37 @@ class PollConsequences(Checker):
             self._processes[host] = self._new(host)
         else:
             self._processes[host].disturbed(now_us)
+            self._processes[host].idle_us = None
             if what in ("freeze", "thaw"):
-                self._processes[host].timer.froze()
-                self._processes[host].thawed_us = now_us
+                process = self._processes[host]
+                process.timer.froze()
+                process.thawed_us = now_us
+                if process.commits is not None:
+                    process.commits.froze()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Note the state: it decides what may be expected."""
         process = self._processes[host]
         process.disturbed(now_us)
+        process.is_classic = isinstance(target, ClassicMemberState)
+        process.pauses = process.pauses and target != JOINING
+        starts = event == ClassicMemberEvent.SYNCED or (target == RECONCILING and source != target)
+        may_lack_names = source == "ACKNOWLEDGING"  # it may have asked for them before it acknowledged
+        waits = process.calls_back or process.pauses or (starts and (may_lack_names or not process.in_poll))
+        process.idle_us = now_us if (starts or target in _GIVES_UP) and not waits else None
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Check the request: heartbeats stop when polls do."""
         process = self._processes[host]
-        if type(request) is not OffsetCommitRequest:
+        if type(request) is OffsetCommitRequest:
+            process.idle_us = None
+        else:
             process.timer.told(request)
             if process.timer.out_since_us is not None:
                 self.report_all(process.timer.sends(request, now_us))
         if process.commits is not None:
-            process.commits.sends(request, now_us)
+            process.commits.sends(request, process.timer.state, now_us)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -430,7 +554,10 @@ class PollConsequences(Checker):
         """Note that after a failure the coordinator may not be known."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         if isinstance(response, Exception) or code:
-            self._processes[host].disturbed(now_us)
+            process = self._processes[host]
+            process.disturbed(now_us)
+            if code not in MENDED:
+                process.reason_us = now_us
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -445,9 +572,13 @@ class PollConsequences(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """Note that nothing can be sent."""
         process = self._processes[host]
-        process.disturbed_us, process.window = now_us, None
+        process.disturbed_us, process.window, process.idle_us = now_us, None, None
         if process.commits is not None:
             process.commits.searches(now_us)
+
+    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+        """Note that the member may wait for the names of topics."""
+        self._processes[host].idle_us = None
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Note that the member waits for a response until the request times out: for names of topics, for
@@ -463,9 +594,13 @@ class PollConsequences(Checker):
     # -- periodic checks ----------------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Check what is due, since time passes."""
+        """Check what is due, since time passes; and take in that a fetch of offsets was refused."""
         if now_us >= self._look_at_us:
             self._look(now_us)
+        if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
+            name = self.world.hosts_by_member.get(event.member_id or "")
+            if name is not None and outcome.reply.error_code not in MENDED:
+                self._processes[name].reason_us = now_us
 
     def _look(self, now_us: int) -> None:
         self._look_at_us = now_us + HALF_WINDOW_US
@@ -474,6 +609,7 @@ class PollConsequences(Checker):
                 continue
             window = process.window
             self._comes_back(host, process, now_us)
+            self._remembers(host, process)
             if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
                 self._reconciles(host, process, now_us)
                 if now_us - process.raised_us > HALF_WINDOW_US:
@@ -494,6 +630,22 @@ class PollConsequences(Checker):
                         f" of the records that came more than {HALF_WINDOW_US // 1_000_000} s ago",
                     )
                 process.window = None
+
+    def _remembers(self, host: str, process: PolledProcess) -> None:
+        """Check that the member reports to its application the offsets up to which it has handed records
+        over."""
+        delivered = getattr(self.world.members[host].driver, "delivered", None)
+        if delivered is None:  # not known of a driver in another process
+            return
+        application, reported = self._records.application(host), delivered()
+        for partition in without(process.owned, application.outlived):
+            handed, known = application.positions.get(partition), reported.get(partition)
+            if handed is not None and (known is None or known.offset != handed):
+                self.report(
+                    "owned-honest",
+                    f"{host} was handed {partition.topic}-{partition.partition} up to {handed}, and its"
+                    f" member reports {'nothing' if known is None else known.offset}",
+                )
 
     def _ends(self, process: PolledProcess) -> dict[TopicPartition, int]:
         ends = self.world.log_ends

@@ -36,6 +36,7 @@ from fencepost.member.consumer.states import (
     PREPARE_LEAVING,
     STABLE,
     UNSUBSCRIBED,
+    ConsumerMemberEvent,
 )
 from fencepost.simulation.checkers.base import (
     NOTHING,
@@ -56,6 +57,8 @@ _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 
 _COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
 """The states in which a member commits by itself."""
+
+RELEASED, LEAVE_BUILT = ConsumerMemberEvent.RELEASED, ConsumerMemberEvent.LEAVE_BUILT
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
 _NOT_FINAL = (
@@ -88,6 +91,10 @@ AFTER_FAILURE_US = 1_500_000
 """Longest time from a failure to the next heartbeat or search, in µs: retry.backoff.max.ms, and some more."""
 
 
+AT_ONCE_US = 100_000
+"""Time for everything that happens in one step, in µs: none in a simulation, a little on a busy machine."""
+
+
 def patience_us(interval_ms: int) -> int:
     """Return the longest silence of a member: its interval, and the drift of its clock."""
     return 1000 * (interval_ms + interval_ms // 4 + 100)
@@ -101,6 +108,7 @@ class Sender:
         "_assigned",
         "_epoch",
         "_joins",
+        "_listed",
         "_may_hold_instance",
         "_must_be_full",
         "_named_of",
@@ -113,6 +121,7 @@ class Sender:
         "checked",
         "classic",
         "compared",
+        "due_us",
         "early_us",
         "haste_us",
         "host",
@@ -136,6 +145,8 @@ class Sender:
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
+        self.due_us = NEVER
+        """After this time its acknowledgement is late. NEVER after a freeze, or if it need not be at once."""
         self.haste_us = 0
         """Shortest time between a response and the next heartbeat that says nothing new, in µs."""
         self.early_us = 0
@@ -165,6 +176,8 @@ class Sender:
         """True if the instance id may be its own: it was a member, or a join of it has no final response."""
         self._names_sent: tuple[str, ...] | None = None
         """The names that the coordinator took; None if they have to be sent."""
+        self._listed: Partitions | None = None
+        """The partitions that the coordinator knows it to own, if its assignment has not differed since."""
         self._refused_itself = False
         """True if its last join was refused because of the instance id that it may hold itself."""
 
@@ -176,8 +189,9 @@ class Sender:
                 f"{self.host} gave up because of an instance id that it holds itself",
             )
 
-    def moved(self, target: str) -> None:
+    def moved(self, target: str, now_us: int) -> None:
         """Note that the member machine is in another state. A classic member is judged elsewhere."""
+        self.due_us = NEVER
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
@@ -188,13 +202,21 @@ class Sender:
             self._must_be_full = True
             self.early_us = 0
             self.late_us = NEVER
+        elif target == ACKNOWLEDGING:
+            self._listed = None
+            self._acknowledges(now_us)
         elif target not in _ACTIVE:
             self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
 
+    def _acknowledges(self, now_us: int) -> None:
+        """Expect the heartbeat at once that others may wait for, unless the last one failed."""
+        if self.in_flight is None and not self.searches and not self._must_be_full:
+            self.due_us = now_us + AT_ONCE_US
+
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
         """Note that a callback began or ended."""
-        self.checked = None
+        self.checked = self._listed = None
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
             if phase == "begin":
@@ -210,7 +232,7 @@ class Sender:
         """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
         yield from self.silent(now_us)
         self.searches = True
-        self.late_us = NEVER
+        self.late_us = self.due_us = NEVER
         if self.state in _ACTIVE:
             self.late_us = now_us + timeout_us * 5 // 4 + AFTER_FAILURE_US + self.patience_us
         self.checked = self.last_answer = None
@@ -257,6 +279,9 @@ class Sender:
                 f"{self.host} in {self.state} sent nothing for {waited} ms, its interval is"
                 f" {self.interval_ms} ms",
             )
+        elif now_us > self.due_us:
+            waited = (now_us - self.due_us + AT_ONCE_US) // 1000
+            yield "heartbeats-go-on", f"{self.host} acknowledges its assignment only after {waited} ms"
         if now_us < self.early_us and self.state != ACKNOWLEDGING and _says_nothing(request):
             yield (
                 "heartbeats-go-on",
@@ -319,6 +344,8 @@ class Sender:
         if names is not None and names == self._names_sent and not self._must_be_full:
             yield "request-fields", f"{self.host} repeats the names that it has sent: {request}"
         if request.topic_partitions is not None:
+            if request.topic_partitions == self._listed and not self._must_be_full:
+                yield "request-fields", f"{self.host} repeats the partitions that it has sent: {request}"
             yield from self._honest(request)
 
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
@@ -374,6 +401,7 @@ class Sender:
             if not self.searches:
                 frees = code is UNRELEASED_INSTANCE_ID
                 self.late_us = NEVER if frees else now_us + AFTER_FAILURE_US
+            self.due_us = NEVER
             self.early_us = 0
             self._names_sent = None
             self._must_be_full = True
@@ -386,12 +414,24 @@ class Sender:
         if self.state in _SENDING:
             self.rests(now_us)
             self.last_answer = response
-            if response.assignment is not None:
-                self._assigned = response.assignment
-                self.checked = None
-            if response.member_epoch > 0 and response.member_epoch != self._epoch:
-                self._epoch = response.member_epoch
-                self.checked = None
+            if self.state == ACKNOWLEDGING:
+                self._acknowledges(now_us)
+            self._learns(request, response)
+
+    def _learns(
+        self, request: ConsumerGroupHeartbeatRequest, response: ConsumerGroupHeartbeatResponse
+    ) -> None:
+        """Take in the epoch, the assignment, and that the coordinator has the partitions that were listed."""
+        if request.topic_partitions is not None and self.state != ACKNOWLEDGING:
+            self._listed = request.topic_partitions
+        if response.assignment is not None:
+            self._assigned = response.assignment
+            self.checked = None
+            if response.assignment != self._listed:
+                self._listed = None
+        if response.member_epoch > 0 and response.member_epoch != self._epoch:
+            self._epoch = response.member_epoch
+            self.checked = None
 
     def rests(self, now_us: int) -> None:
         """A heartbeat was successful: the next one is due an interval later."""
@@ -442,7 +482,7 @@ class Requests(Checker):
         if what in ("start", "crash"):
             self._senders[host] = Sender(host, self._names)
         elif what in ("freeze", "thaw"):
-            self._senders[host].late_us = NEVER
+            self._senders[host].late_us = self._senders[host].due_us = NEVER
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """Note a search: while a member looks for the coordinator it cannot send to it."""
@@ -464,9 +504,11 @@ class Requests(Checker):
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Note the state: it decides what may be sent."""
         sender = self._senders[host]
-        sender.moved(target)
+        sender.moved(target, now_us)
         if target == FATAL:
             self.report_all(sender.gave_up())
+        elif target == UNSUBSCRIBED and event in (RELEASED, LEAVE_BUILT):
+            self._owns_nothing(host)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
@@ -486,6 +528,8 @@ class Requests(Checker):
             return
         if type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
+            if request.member_epoch == JOIN_EPOCH:
+                self._asks_for_assignor(host, request)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             by_itself = self.world.scenario.application.commit == "auto"
@@ -495,6 +539,13 @@ class Requests(Checker):
                 self.report("commit-while-owned", f"{host} sends a commit without offsets")
         for follower in self._followers:
             follower.takes_request(host, request, now_us)
+
+    def _asks_for_assignor(self, host: str, request: ConsumerGroupHeartbeatRequest) -> None:
+        wanted = self.world.scenario.group.assignor
+        if request.server_assignor != wanted:
+            self.report(
+                "request-fields", f"{host} joins and asks for {request.server_assignor}, not for {wanted}"
+            )
 
     def _compare(self, host: str, sender: Sender) -> None:
         """Check that the partitions that the application sees as owned are those of its callbacks, or are
@@ -515,6 +566,16 @@ class Requests(Checker):
                 "owned-honest",
                 f"{host} reports to its application that it owns {shown_names(assignment)}, by its"
                 f" callbacks it owns {shown_names(holds)}",
+            )
+
+    def _owns_nothing(self, host: str) -> None:
+        """Check that a member that has left reports so."""
+        driver = self.world.members[host].driver
+        if driver is not None and driver.assignment:
+            self.report(
+                "owned-honest",
+                f"{host} has left, and reports to its application that it owns"
+                f" {shown_names(driver.assignment)}",
             )
 
     def on_member_response(

@@ -1,15 +1,15 @@
 """Retries wait, and are sent to the right broker.
 
-A member that is refused, or gets no response, does not retry at once, again and again (`retries-back-off`). A
-member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
-else. So does a member whose heartbeat got no response, or whose connection broke while a commit was in flight
-(`searches-anew`).
+A member that is refused, or gets no response, does not retry at once, again and again. It does not ask for
+the same metadata like that either (`retries-back-off`). A member that sent a request to a broker which is not
+the coordinator looks the coordinator up before anything else. So does a member whose heartbeat got no
+response, or whose connection broke while a commit was in flight (`searches-anew`).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable
 from functools import partial
 from typing import Final
 
@@ -46,9 +46,9 @@ class FailedAttempts:
     __slots__ = ("_failures",)
 
     def __init__(self) -> None:
-        self._failures: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=_IN_A_ROW))
+        self._failures: defaultdict[Hashable, deque[int]] = defaultdict(partial(deque, maxlen=_IN_A_ROW))
 
-    def fails(self, kind: str, now_us: int) -> int | None:
+    def fails(self, kind: Hashable, now_us: int) -> int | None:
         """Note a failed attempt. Return the duration of the last few, in µs, if they were too fast; else
         None."""
         times = self._failures[kind]
@@ -56,7 +56,7 @@ class FailedAttempts:
         took_us = now_us - times[0]
         return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
 
-    def succeeds(self, kind: str) -> None:
+    def succeeds(self, kind: Hashable) -> None:
         """Note a successful attempt, so there is a coordinator, too."""
         for each in (kind, _SEARCH):
             if each in self._failures:
@@ -154,6 +154,14 @@ class Retries(Checker):
         self._asked.pop(host, None)
         self._misled.pop(host, None)
         self._ended(host, _SEARCH, now_us, fails=True)
+
+    def on_member_lookup(self, host: str, request: Hashable, now_us: int) -> None:
+        """Note that it asks for metadata. A response stays good for a while, so it need not ask again."""
+        if (took_us := self._attempts[host].fails(request, now_us)) is not None:
+            self.report(
+                "retries-back-off",
+                f"{host} has asked {_IN_A_ROW} times within {took_us // 1_000} ms for {request}",
+            )
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Note fetches of offsets: members do not report them; the coordinator has them."""

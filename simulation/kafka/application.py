@@ -9,10 +9,10 @@ the partitions that had to wait. Records are ranges of offsets.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.base.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
@@ -45,6 +45,7 @@ class SimulatedApplication:
         self._most = world.scenario.application.max_poll_records
         self._record_times = world.processing_times
         self._polls = world.hooks["on_poll"]
+        self._commits_told = world.hooks["on_commit_told"]
         self._delivered = world.hooks["on_records_delivered"]
         self._processed = world.hooks["on_records_processed"]
         transactional = self._commit == "transaction"
@@ -153,8 +154,13 @@ class SimulatedApplication:
 
     async def _commit_processed(self) -> None:
         """Commit what was processed. If it fails, the next commit covers it."""
-        with contextlib.suppress(CommitFailed):
+        code = ErrorCode.NONE
+        try:
             await self._driver.commit(self._offsets_processed())
+        except CommitFailed as error:
+            code = error.code
+        for hook in self._commits_told:
+            hook(self._host.name, code, self._loop.now_us)
 
     def _offsets_processed(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
         """Return the offsets to commit while a batch is being processed, as callbacks may; None for all that

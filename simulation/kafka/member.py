@@ -87,6 +87,7 @@ class MemberHost(Host):
             first=self._processes + int(self.rng.uniform(0, 1_000)),
             timeout_us=world.scenario.network.request_timeout.us,
             on_search=self._searches,
+            on_lookup=self._looks_up,
         )
         self.status = MemberStatus.RUNNING
         classic = self.protocol == "classic"
@@ -107,6 +108,10 @@ class MemberHost(Host):
     def _searches(self) -> None:
         for hook in self.world.hooks["on_member_search"]:
             hook(self.name, self.world.loop.now_us)
+
+    def _looks_up(self, request: object) -> None:
+        for hook in self.world.hooks["on_member_lookup"]:
+            hook(self.name, request, self.world.loop.now_us)
 
     async def _live(self, driver: MemberDriver, application: SimulatedApplication) -> None:
         """Run the process."""

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 class SimulatedTransport:
     """The connection of one member's host to the brokers. Metadata requests go to one broker after the other.
 
-    `on_search` is called when the member looks up a group's coordinator. A transport `of_transactions`
-    connects a producer to the coordinator of transactions.
+    `on_search` is called when the member looks up a group's coordinator, `on_lookup` with each request for
+    metadata or for offsets of logs. A transport `of_transactions` connects a producer to the coordinator of
+    transactions.
     """
 
     __slots__ = (
@@ -41,6 +42,7 @@ class SimulatedTransport:
         "_network",
         "_next",
         "_of_transactions",
+        "_on_lookup",
         "_on_search",
         "_timeout_us",
     )
@@ -54,6 +56,7 @@ class SimulatedTransport:
         first: int,
         timeout_us: int,
         on_search: Callable[[], None] | None = None,
+        on_lookup: Callable[[object], None] | None = None,
         of_transactions: bool = False,
     ) -> None:
         self._host = host
@@ -62,6 +65,7 @@ class SimulatedTransport:
         self._next = first
         self._timeout_us = timeout_us
         self._on_search = on_search
+        self._on_lookup = on_lookup
         self._of_transactions = of_transactions
         self._connections: dict[str, SimulatedConnection] = {}
         self._coordinator: BrokerHost | None = None
@@ -121,6 +125,11 @@ class SimulatedTransport:
         mapping."""
         return self._asked(OffsetsSince(tuple(partitions), self._host.loop.now_us - duration_ms * 1_000))
 
+    @property
+    def is_connected(self) -> bool:
+        """True if it has connections, perhaps broken ones."""
+        return bool(self._connections)
+
     def close(self) -> None:
         """Close all connections."""
         connections, self._connections, self._connection = self._connections, {}, None
@@ -128,6 +137,8 @@ class SimulatedTransport:
             self._network.close(connection)
 
     def _asked(self, request: object) -> Call:
+        if self._on_lookup is not None:
+            self._on_lookup(request)
         call = self._ask(request)
         call.add_done_callback(self._try_another)
         return call

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
@@ -271,6 +272,9 @@ class Observer(WorldObserver, declares_hooks=True):
     ) -> None:
         """Observe the response to a member's commit, or that none came."""
 
+    def on_commit_told(self, host: str, code: ErrorCode, now_us: int) -> None:
+        """Observe that a commit of the application's own ended with this error; NONE if it is committed."""
+
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
         """Observe that the application is about to `begin` or to `end` a poll, or that a poll has
         `failed`."""
@@ -308,6 +312,9 @@ class Observer(WorldObserver, declares_hooks=True):
     def on_member_search(self, host: str, now_us: int) -> None:
         """Observe that a member looks up its group's coordinator. Until it knows, it can send nothing to the
         coordinator."""
+
+    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+        """Observe that a member asks some broker for metadata, or for offsets of logs."""
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Observe that the network lost a member's `request`, or the `response` to it."""

@@ -38,9 +38,10 @@ NOT_CORE: Final = (
     "member.base.arguments",
     "member.base.clock",
     "member.base.config",
+    "member.base.log",
     "member.sac.settings",
 )
-"""Modules of those packages that check arguments, or read a clock: unit tests judge them."""
+"""Modules of those packages that check arguments, read a clock, or write a log: unit tests judge them."""
 
 _NOT_JUDGED: Final = ("__repr__", "__str__", "__hash__", "__eq__")
 

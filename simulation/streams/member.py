@@ -47,7 +47,8 @@ class SimulatedMember(abc.ABC):
         self._waiter: asyncio.Future[None] | None = None
         self._callbacks: list[asyncio.Task[None]] = []
         self.thread = thread
-        self.closed = False
+        self.has_left = False
+        """True if the member has left its group, or been told not to."""
         self._topics = [topic.name for topic in scenario.topics]
         transport = SimulatedTransport(
             host,
@@ -56,6 +57,7 @@ class SimulatedMember(abc.ABC):
             first=int(host.rng.uniform(0, 1_000)),
             timeout_us=scenario.network.request_timeout.us,
         )
+        self._transport = transport
         self.driver = self._make_driver(transport)
         self.driver.on_change = self._change
 
@@ -66,6 +68,11 @@ class SimulatedMember(abc.ABC):
     @abc.abstractmethod
     def _group_is_ready(self) -> bool:
         """Return true if the group hands out tasks, as far as the member knows."""
+
+    @property
+    def closed(self) -> bool:
+        """True if it has left the group and disconnected."""
+        return self.has_left and not self._transport.is_connected
 
     @property
     def member_id(self) -> str:
@@ -166,7 +173,7 @@ class SimulatedMember(abc.ABC):
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group."""
         await self.driver.close()
-        self.closed = True
+        self.has_left = True
 
     def abandon(self) -> None:
         """Abandon the member: its process has ended."""

@@ -128,7 +128,7 @@ class SimulatedClassicStreamsMember(SimulatedMember):
         """Leave the group, unless other members would then not learn of its end."""
         stays = told_to_end and not self._assignor.all_know
         await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
-        self.closed = True
+        self.has_left = True
 
     def ask_for_shutdown(self) -> None:
         """Ask in each subscription from now on, and rejoin for that."""

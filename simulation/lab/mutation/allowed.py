@@ -85,10 +85,10 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "changed or self.state is S.RECONCILING",
     ): "Records an arrow from a state to itself, which changes nothing.",
     (
-        "member.consumer.machine:ConsumerMember._callback_ended",
-        "result is PassResult.FINISHED",
-        "result is not PassResult.FINISHED",
-    ): "Only moves the start of the auto-commit interval.",
+        "member.base.lookups:CoordinatorLookup.responds",
+        "self.known and self._answered",
+        "self.known",
+    ): "The next search for the coordinator waits for a back-off, which a member may always do.",
     (
         "member.consumer.reconciliation:Reconciler.begin",
         "assignment.target or ()",

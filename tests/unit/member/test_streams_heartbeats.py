@@ -235,10 +235,13 @@ async def test_a_consumers_driver_is_a_streams_member_over_it() -> None:
         config=ConsumerConfig(enable_auto_commit=False),
         rng=random.Random(1),
     )
+    woken = asyncio.Event()
+    driver.on_change = woken.set
     driver.subscribe(["a", "b"])
     driver.poll_begin()
     while not driver.fetchable():
-        await driver.wait_assignment_change()
+        await woken.wait()
+        woken.clear()
     assert driver.fetchable() == {TopicPartition("b", 0): 7}
     assert driver.state is S.STABLE
     await driver.commit({TopicPartition("b", 0): OffsetAndMetadata(offset=8)})

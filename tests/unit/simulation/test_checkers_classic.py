@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.assignors.sticky import write_previous
+from fencepost.member.classic.states import ClassicMemberEvent
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.classic import (
     KnownClassic,
@@ -39,9 +40,10 @@ from fencepost.simulation.checkers.classic import (
     check_assignment,
     check_stickiness,
 )
-from fencepost.simulation.checkers.classic_members import ClassicSender
+from fencepost.simulation.checkers.classic_members import ClassicMembers, ClassicSender
 from fencepost.simulation.checkers.liveness import Liveness, unsettled_classic
 from fencepost.simulation.kernel.observers import WorldView
+from tests.unit.simulation.member_worlds import world_of_members
 
 E = ErrorCode
 
@@ -289,6 +291,51 @@ def test_a_new_member_joins_under_the_id_that_it_was_given():
     member.moved(S.STALE, 0)
     member.moved(S.UNJOINED, 0)
     assert names(member.sends(join(), 0)) == []
+
+
+def happened(member: ClassicSender, what: str) -> None:
+    asked = beat()
+    if what in ("rebalance", "nothing"):
+        assert names(member.sends(asked, 0)) == []
+        code = E.REBALANCE_IN_PROGRESS if what == "rebalance" else E.NONE
+        member.receives(asked, HeartbeatResponse(error_code=code), 0)
+    elif what == "revoked":
+        member.callback("revoked", "end", [])
+
+
+@pytest.mark.parametrize("what", ["nothing", "rebalance", "revoked", "subscribed", "long ago"])
+def test_a_member_joins_again_for_a_reason(what):
+    member = in_generation(3)
+    happened(member, "revoked" if what == "long ago" else what)
+    asked = msgspec.structs.replace(join(), member_id="a")
+    if what == "long ago":
+        member.moved(S.UNJOINED, 0)
+        member.rejoins()
+        assert names(member.sends(asked, 0)) == []
+        member.receives(asked, JoinGroupResponse(generation=4, member_id="a"), 0)
+        member.moved(S.COMPLETING_REBALANCE, 0)
+    if what == "subscribed":
+        protocol = JoinGroupProtocol("range", said(topics=("t", "u")))
+        asked = msgspec.structs.replace(asked, protocols=(protocol,))
+    member.moved(S.STABLE, 0)
+    member.moved(S.UNJOINED, 0)
+    member.rejoins()
+    assert names(member.sends(asked, 0)) == (["classic-joins"] if what in ("nothing", "long ago") else [])
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_member_may_join_again_after_topics_have_changed(changes):
+    checker, found = ClassicMembers(), []
+    checker.attach(world_of_members(), lambda invariant, message: found.append(invariant))
+    checker.on_member_state("m", ClassicMemberEvent.SUBSCRIBED, S.UNSUBSCRIBED, S.UNJOINED, 0)
+    first = join()
+    checker.on_member_request("m", first, 0)
+    checker.on_member_response("m", first, JoinGroupResponse(generation=1, member_id="a"), 0)
+    if changes:
+        checker.on_topic("t", "grown", 4, 0)
+    checker.on_member_state("m", ClassicMemberEvent.REJOIN, S.STABLE, S.UNJOINED, 0)
+    checker.on_member_request("m", msgspec.structs.replace(join(), member_id="a"), 0)
+    assert found == ([] if changes else ["classic-joins"])
 
 
 def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock():

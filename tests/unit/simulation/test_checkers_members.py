@@ -126,6 +126,10 @@ def answer(epoch, interval_ms=1):
     return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=interval_ms)
 
 
+def with_assignment(epoch, assignment):
+    return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=1, assignment=assignment)
+
+
 def exchange(sender, request, response, at_us=0):
     found = names(sender.sends(request, at_us))
     sender.receives(request, response, at_us)
@@ -136,15 +140,17 @@ def exchange(sender, request, response, at_us=0):
 def sender():
     """Joined: epoch 3, owns P0 and P1."""
     it = Sender("m", {X: "x"})
-    it.moved("JOINING")
+    it.moved("JOINING", 0)
     assert not exchange(it, heartbeat(0), answer(3))
-    it.moved("RECONCILING")
+    it.moved("RECONCILING", 0)
     it.callback("assigned", "begin", [P0, P1])
     assert not exchange(it, heartbeat(3), answer(3), 1_000)
     it.callback("assigned", "end", [P0, P1])
-    it.moved("ACKNOWLEDGING")
-    assert not exchange(it, heartbeat(3, {X: (0, 1)}), answer(3), 2_000)
-    it.moved("STABLE")
+    it.moved("ACKNOWLEDGING", 0)
+    acknowledgement = heartbeat(3, {X: (0, 1)})
+    assert not names(it.sends(acknowledgement, 2_000))
+    it.moved("STABLE", 2_000)
+    it.receives(acknowledgement, answer(3), 2_000)
     return it
 
 
@@ -159,7 +165,7 @@ def static(epoch):
 def refused():
     """A static member whose first join got no response and whose second one was refused."""
     it = Sender("m", {X: "x"})
-    it.moved("JOINING")
+    it.moved("JOINING", 0)
     assert not exchange(it, static(0), RequestTimedOut("late"))
     assert not exchange(it, static(0), REFUSED, 1_000)
     return it
@@ -182,7 +188,7 @@ def test_a_member_that_asks_again_for_its_own_instance_id_is_flagged(refused):
 
 def test_a_member_that_never_may_have_joined_may_give_up():
     it = Sender("m", {X: "x"})
-    it.moved("JOINING")
+    it.moved("JOINING", 0)
     assert not exchange(it, static(0), REFUSED)
     assert not names(it.gave_up())
 
@@ -199,27 +205,37 @@ def test_a_heartbeat_in_flight_excludes_another(sender):
 
 def test_a_leave_does_not_wait(sender):
     assert not names(sender.sends(heartbeat(3), 3_000))
-    sender.moved("PREPARE_LEAVING")
+    sender.moved("PREPARE_LEAVING", 0)
     sender.callback("revoked", "begin", [P0, P1])
     sender.callback("revoked", "end", [P0, P1])
-    sender.moved("LEAVING")
+    sender.moved("LEAVING", 0)
     assert not names(sender.sends(heartbeat(-1), 4_000))
 
 
 @pytest.mark.parametrize("state", ["FENCED", "STALE", "FATAL", "UNSUBSCRIBED"])
 def test_a_heartbeat_out_of_the_group_is_flagged(sender, state):
-    sender.moved(state)
+    sender.moved(state, 0)
     assert "one-in-flight" in names(sender.sends(heartbeat(3), 3_000))
 
 
 def test_an_incomplete_join_is_flagged():
     sender = Sender("m", {})
-    sender.moved("JOINING")
+    sender.moved("JOINING", 0)
     assert names(sender.sends(heartbeat(0, rebalance_timeout_ms=-1), 0)) == ["request-fields"]
 
 
+@pytest.mark.parametrize(("assignor", "broken"), [(None, []), ("range", ["request-fields"])])
+def test_a_join_asks_for_the_assignor_of_its_settings(assignor, broken):
+    found: list[str] = []
+    checker = Requests()
+    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.on_member_request("m", heartbeat(0, server_assignor=assignor), 0)
+    assert found == broken
+
+
 def test_a_static_leave_without_its_instance_is_flagged(sender):
-    sender.moved("LEAVING")
+    sender.moved("LEAVING", 0)
     assert names(sender.sends(heartbeat(-2), 3_000)) == ["request-fields"]
     assert not names(sender.sends(heartbeat(-2, instance_id="i"), 3_000))
 
@@ -245,6 +261,78 @@ def test_a_dishonest_list_is_flagged(sender, owned):
     assert names(sender.sends(heartbeat(3, owned), 3_000)) == ["owned-honest"]
 
 
+def test_a_list_that_the_coordinator_has_is_not_sent_again(sender):
+    assert names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000)) == ["request-fields"]
+
+
+def test_a_member_that_joined_with_nothing_and_gets_nothing_has_nothing_to_acknowledge():
+    it = Sender("m", {X: "x"})
+    it.moved("JOINING", 0)
+    assert not exchange(it, heartbeat(0, {}), with_assignment(3, {}))
+    it.moved("STABLE", 0)
+    assert names(it.sends(heartbeat(3, {}), 1_000)) == ["request-fields"]
+
+
+@pytest.mark.parametrize("assigned", [{X: (0, 1)}, {X: (0,)}], ids=["as listed", "less"])
+def test_a_list_is_sent_again_if_the_assignment_differed(sender, assigned):
+    assert not exchange(sender, heartbeat(3), with_assignment(3, assigned), 3_000)
+    again = names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000))
+    assert again.count("request-fields") == (assigned == {X: (0, 1)})
+
+
+def test_each_target_that_was_worked_off_is_acknowledged(sender):
+    sender.moved("ACKNOWLEDGING", 3_000)
+    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000))
+    sender.moved("RECONCILING", 3_000)
+    sender.moved("ACKNOWLEDGING", 3_000)
+    sender.receives(sender.in_flight, answer(3), 4_000)
+    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000))
+
+
+def test_a_list_is_sent_again_after_a_callback(sender):
+    sender.callback("revoked", "begin", [P1])
+    sender.callback("revoked", "raised", [P1])
+    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000))
+
+
+@pytest.mark.parametrize(("at_us", "broken"), [(90_000, []), (110_000, ["heartbeats-go-on"])])
+def test_an_assignment_is_acknowledged_at_once(sender, at_us, broken):
+    sender.moved("ACKNOWLEDGING", 3_000)
+    assert names(sender.sends(heartbeat(3), at_us)) == broken
+
+
+@pytest.mark.parametrize("how", ["in flight", "failed", "searches", "moves on"])
+def test_an_acknowledgement_waits_for_what_comes_before_it(sender, how):
+    at_us, fields = 900_000, {}
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
+    sender.early_us = 0
+    if how in ("in flight", "failed"):
+        assert not names(sender.sends(heartbeat(3), 3_500))
+    if how == "failed":
+        sender.receives(sender.in_flight, RequestTimedOut("late"), 3_500)
+        fields = {"owned": {X: (0, 1)}, "full": True}
+    sender.moved("ACKNOWLEDGING", 4_000)
+    if how == "searches":
+        assert not names(sender.search(30_000_000, 5_000))
+    elif how == "moves on":
+        sender.moved("RECONCILING", 4_000)
+    elif how == "in flight":
+        sender.receives(sender.in_flight, answer(3, 5000), 3_000_000)
+        at_us = 3_090_000
+    assert not names(sender.sends(heartbeat(3, **fields), at_us))
+
+
+@pytest.mark.parametrize(("event", "flagged"), [("released", True), ("fenced", False)])
+def test_a_member_that_has_left_reports_that_it_owns_nothing(event, flagged):
+    found: list[str] = []
+    world = world_of_members()
+    world.members["m"].driver = SimpleNamespace(assignment=(P0,), is_calling_back=False)
+    checker = Requests()
+    checker.attach(cast(WorldView, world), lambda invariant, message: found.append(invariant))
+    checker.on_member_state("m", event, "PREPARE_LEAVING", "UNSUBSCRIBED", 0)
+    assert found == (["owned-honest"] if flagged else [])
+
+
 def test_partitions_are_owned_until_the_revoked_callback_ends(sender):
     sender.callback("revoked", "begin", [P1])
     assert not exchange(sender, heartbeat(3, {X: (0, 1)}), answer(3), 3_000)
@@ -259,7 +347,7 @@ def test_partitions_that_are_being_assigned_may_be_listed_or_not(sender):
 
 
 def test_a_join_with_partitions_is_flagged(sender):
-    sender.moved("JOINING")
+    sender.moved("JOINING", 0)
     assert names(sender.sends(heartbeat(0), 3_000)) == ["owned-honest"]
 
 
@@ -272,10 +360,10 @@ def test_an_epoch_that_was_not_told_is_flagged(sender):
 def test_an_answer_to_an_older_join_is_not_the_newest_epoch(sender):
     old = heartbeat(3)
     assert not names(sender.sends(old, 3_000))
-    sender.moved("FENCED")
+    sender.moved("FENCED", 0)
     sender.callback("lost", "begin", [P0, P1])
     sender.callback("lost", "end", [P0, P1])
-    sender.moved("JOINING")
+    sender.moved("JOINING", 0)
     sender.receives(old, answer(3), 4_000)
     assert not exchange(sender, heartbeat(0), answer(7), 5_000)
     assert not names(sender.sends(heartbeat(7), 6_000))
@@ -286,7 +374,7 @@ def test_silence_is_flagged(sender):
     assert not names(sender.sends(heartbeat(3), 5_000_000))
     sender.receives(heartbeat(3), answer(3, 5000), 5_000_000)
     late = Sender("m", {})
-    late.moved("JOINING")
+    late.moved("JOINING", 0)
     assert not exchange(late, heartbeat(0), answer(1, 5000), 0)
     assert names(late.sends(heartbeat(1), 7_000_000)) == ["heartbeats-go-on"]
 
@@ -340,12 +428,14 @@ def test_a_heartbeat_with_nothing_new_before_its_time_is_flagged(sender):
 
 def test_a_heartbeat_with_news_comes_at_any_time(sender):
     assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
+    sender.callback("revoked", "begin", [P1])
+    sender.callback("revoked", "raised", [P1])
     assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 1_100_000))
 
 
 def test_a_join_without_a_subscription_is_flagged():
     sender = Sender("m", {})
-    sender.moved("JOINING")
+    sender.moved("JOINING", 0)
     nothing = heartbeat(0, subscribed_topic_names=(), subscribed_topic_regex=None)
     assert names(sender.sends(nothing, 0)) == ["request-fields"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,9 +19,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
@@ -30,6 +34,7 @@ from tests.unit.simulation.member_worlds import world_of_members
 SECOND = 1_000_000
 P0, P1 = (TopicPartition("x", number) for number in range(2))
 STEADY = DeadlineReached()
+REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
 def attached(checker: Any, **fields: Any) -> Any:
@@ -140,6 +145,48 @@ def test_commits_go_on_after_one_that_failed(polls):
     assert polls.found == ["commits-go-on"]
 
 
+@pytest.mark.parametrize(("at_s", "broken"), [(12.8, ["commits-go-on"]), (12.9, [])])
+def test_commits_are_an_interval_apart(polls, at_s, broken):
+    commit(polls, 10, OK, 8.1)
+    commit(polls, 20, OK, at_s)
+    batch(polls, 20, 14)
+    assert polls.found == broken
+
+
+def test_a_commit_that_failed_is_made_again_before_the_interval_is_over(polls):
+    commit(polls, 10, RequestTimedOut("late"), 8.1)
+    commit(polls, 10, OK, 9)
+    batch(polls, 10, 14)
+    assert polls.found == []
+
+
+def test_a_process_that_stood_still_may_commit_early(polls):
+    commit(polls, 10, OK, 8.1)
+    polls.on_member_host("m", "freeze", 9 * SECOND)
+    polls.on_member_host("m", "thaw", 10 * SECOND)
+    commit(polls, 20, OK, 11)
+    batch(polls, 20, 12)
+    assert polls.found == []
+
+
+def test_the_first_commit_comes_an_interval_after_an_assignment(polls):
+    polls.on_callback("m", "assigned", "begin", (P1,), 4 * SECOND)
+    polls.on_callback("m", "assigned", "end", (P1,), 4 * SECOND)
+    commit(polls, 10, OK, 8)
+    batch(polls, 10, 8.5)
+    assert polls.found == ["commits-go-on"]
+
+
+def test_a_commit_for_a_release_waits_for_no_interval_and_begins_none(polls):
+    commit(polls, 10, OK, 8.1)
+    commit(polls, 20, OK, 10)
+    polls.on_callback("m", "revoked", "begin", (P1,), 10 * SECOND)
+    batch(polls, 20, 11)
+    commit(polls, 30, OK, 13.2)
+    batch(polls, 30, 14)
+    assert polls.found == []
+
+
 def test_who_looks_for_the_coordinator_commits_nothing(polls):
     batch(polls, 0, 3)
     polls.on_member_search("m", 4 * SECOND)
@@ -191,6 +238,7 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
 
 def test_a_poll_that_raises_an_earlier_error_takes_no_step(polls):
     polls.on_poll("m", "end", 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 3 * SECOND)
     moves(polls, "target received", "STABLE", "RECONCILING", 3)
     polls.on_poll("m", "begin", 40 * SECOND)
     polls.on_poll("m", "failed", 40 * SECOND)
@@ -222,11 +270,123 @@ def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
     assert polls.found == broken
 
 
+MOVES: list[tuple[str, str, str]] = [
+    ("target received", "STABLE", "RECONCILING"),
+    (ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", ClassicMemberState.STABLE),
+    ("leave built", "LEAVING", "STALE"),
+    ("fenced", "STABLE", "FENCED"),
+]
+
+
+@pytest.mark.parametrize("move", MOVES, ids=lambda move: move[2])
+@pytest.mark.parametrize(("at_s", "broken"), [(3, []), (3.001, ["reconciles-on"])])
+def test_a_callback_that_nothing_delays_begins_at_once(polls, move, at_s, broken):
+    event, source, target = move
+    moves(polls, event, source, target, 3)
+    polls.on_callback("m", "lost", "begin", (P1,), round(at_s * SECOND))
+    assert polls.found == broken
+
+
+def test_another_target_while_a_member_waits_for_names_starts_no_callback(polls):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_member_lookup("m", ("names", "x"), 3 * SECOND)
+    moves(polls, "target received", "RECONCILING", "RECONCILING", 4)
+    polls.on_callback("m", "assigned", "begin", (), 5 * SECOND)
+    assert polls.found == []
+
+
+@pytest.mark.parametrize("why", ["commits", "asks for names", "searches", "stands still", "is out of poll"])
+def test_a_callback_may_have_to_wait(polls, why):
+    if why == "is out of poll":
+        polls.on_poll("m", "end", 3 * SECOND)
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    if why == "commits":
+        commit(polls, 10, OK, 3)
+    elif why == "asks for names":
+        polls.on_member_lookup("m", ("names", "x"), 3 * SECOND)
+    elif why == "searches":
+        polls.on_member_search("m", 3 * SECOND)
+    elif why == "stands still":
+        polls.on_member_host("m", "freeze", 3 * SECOND)
+    polls.on_callback("m", "assigned", "begin", (), 4 * SECOND)
+    assert polls.found == []
+
+
+@pytest.mark.parametrize("between", ["nothing", "a poll fails", "another membership"])
+def test_a_callback_that_raised_is_called_again_by_the_next_poll(polls, between):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 3 * SECOND)
+    if between == "a poll fails":
+        polls.on_poll("m", "failed", 3 * SECOND)
+    elif between == "another membership":
+        moves(polls, "fenced", "RECONCILING", "FENCED", 3)
+        moves(polls, "released", "FENCED", "JOINING", 3)
+        moves(polls, "target received", "JOINING", "RECONCILING", 4)
+    polls.on_callback("m", "revoked", "begin", (P1,), 4 * SECOND)
+    assert polls.found == (["errors-raised"] if between == "nothing" else [])
+
+
+@pytest.mark.parametrize("reported", [{}, {P0: 10}, {P0: 12}])
+def test_a_member_reports_what_its_application_was_handed(polls, reported):
+    offsets = {each: OffsetAndMetadata(offset=offset) for each, offset in reported.items()}
+    polls.world.members["m"].driver = SimpleNamespace(delivered=lambda: offsets)
+    polls.records.on_records_delivered("m", P0, 0, 10, 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == ([] if reported == {P0: 10} else ["owned-honest"])
+
+
+def test_a_driver_in_another_process_reports_nothing(polls):
+    polls.world.members["m"].driver = SimpleNamespace(assignment=(P0,))
+    polls.records.on_records_delivered("m", P0, 0, 10, 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == []
+
+
 def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
     polls.on_callback("m", "assigned", "begin", (), 3 * SECOND)
     polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
     look(polls, 40)
     assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.FENCED_MEMBER_EPOCH, REFUSED]
+)
+def test_an_application_is_spared_errors_that_its_member_mends(polls, code):
+    answered(polls, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 3)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    assert polls.found == ([] if code is REFUSED else ["errors-raised"])
+
+
+def test_a_poll_does_not_fail_twice_for_one_reason(polls):
+    answered(polls, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=REFUSED), 3)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    polls.on_poll("m", "begin", 5 * SECOND)
+    polls.on_poll("m", "end", 6 * SECOND)
+    polls.on_poll("m", "begin", 7 * SECOND)
+    polls.on_poll("m", "failed", 7 * SECOND)
+    assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.STALE_MEMBER_EPOCH, REFUSED])
+def test_a_refused_fetch_of_offsets_may_fail_a_poll(polls, code):
+    fetch = OffsetFetchRequest(group_id="g", member_id="m", partitions=(P0,))
+    reply = OffsetFetchResponse(group_id="g", error_code=code)
+    polls.on_coordinator_step("b", fetch, Outcome(reply=reply), 3 * SECOND)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    assert polls.found == ([] if code is REFUSED else ["errors-raised"])
+
+
+@pytest.mark.parametrize("target", ["STABLE", ClassicMemberState.STABLE])
+@pytest.mark.parametrize("kind", ["assigned", "lost"])
+def test_a_callback_that_ended_for_its_member_may_have_raised(polls, kind, target):
+    moves(polls, ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", target, 3)
+    polls.on_callback("m", kind, "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", kind, "end", (P1,), 3 * SECOND)
+    polls.on_poll("m", "failed", 4 * SECOND)
+    may = kind == "lost" or target is ClassicMemberState.STABLE
+    assert polls.found == ([] if may else ["errors-raised"])
 
 
 @pytest.mark.parametrize(("at_s", "broken"), [(68, []), (69, ["commits-end"])])
@@ -267,6 +427,32 @@ def test_a_member_that_closes_says_so(member, answer):
         answered(member, heartbeat(-1), ConsumerGroupHeartbeatResponse(error_code=answer), 1)
     member.on_member_host("m", "stopped", 2 * SECOND)
     assert member.found == ([] if answer is ErrorCode.NONE else ["leaves-told"])
+
+
+def test_a_member_that_closes_waits_for_the_response_to_its_leave(member):
+    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
+    member.takes_request("m", heartbeat(-1), SECOND)
+    member.on_member_host("m", "stopped", 2 * SECOND)
+    assert member.found == ["leaves-told"]
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize(
+    ("code", "final"),
+    [(ErrorCode.UNRELEASED_INSTANCE_ID, True), (REFUSED, False), (ErrorCode.UNKNOWN_MEMBER_ID, False)],
+)
+def test_a_member_gives_up_after_an_error_that_nothing_mends(member, epoch, code, final):
+    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 1)
+    member.takes_request("m", heartbeat(epoch), 2 * SECOND)
+    assert member.found == (["gives-up-rightly"] if final else [])
+
+
+def test_a_member_may_leave_to_free_its_instance_id(member):
+    refused = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNRELEASED_INSTANCE_ID)
+    answered(member, heartbeat(0), refused, 1)
+    answered(member, heartbeat(-2), ConsumerGroupHeartbeatResponse(member_epoch=-2), 1)
+    member.takes_request("m", heartbeat(0), 2 * SECOND)
+    assert member.found == []
 
 
 def test_a_member_that_could_not_say_it_in_its_time_is_excused(member):
@@ -461,3 +647,18 @@ def test_a_new_owner_begins_at_an_offset_that_is_committed(first, broken):
 def written(records: Any, offset: int, at_s: int) -> None:
     record = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(offset, -1, "", 0))
     records.on_coordinator_step("b", STEADY, Outcome(records=(record,)), at_s * SECOND)
+
+
+@pytest.mark.parametrize(("apart_s", "broken"), [(0.04, ["retries-back-off"]), (0.06, [])])
+def test_the_same_metadata_is_not_asked_for_again_and_again(apart_s, broken):
+    retries = attached(Retries())
+    for number in range(6):
+        retries.on_member_lookup("m", ("sizes", "x"), round(number * apart_s * SECOND))
+    assert retries.found == broken
+
+
+def test_different_metadata_may_be_asked_for_at_once():
+    retries = attached(Retries())
+    for number in range(9):
+        retries.on_member_lookup("m", ("sizes", f"x{number}"), SECOND)
+    assert retries.found == []

@@ -16,6 +16,7 @@ from fencepost.member.streams.actions import StreamsMoved
 from fencepost.member.streams.application.driver import StreamsDriver
 from fencepost.member.streams.application.worker import Worker
 from fencepost.simulation.kafka.cluster import SimulatedCluster
+from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads_any
 from fencepost.simulation.streams.member import SimulatedMember
@@ -51,6 +52,12 @@ def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     assert kept.of(RowKind.THREAD_STATE)
     again, _ = played(name, seed, duration="6m")
     assert again.digest == result.digest
+
+
+def test_a_member_that_leaves_and_does_not_disconnect_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimulatedTransport, "close", lambda _: None)
+    result, _ = played("streams-classic", 0, duration="6m")
+    assert "streams-dead-left" in {each.invariant for each in result.violations}
 
 
 def test_failures_come_with_every_answer_and_in_every_place() -> None:
