@@ -20,6 +20,7 @@ from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.kinds import FURTHER_KINDS, GroupKinds, no_members_removed
 from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
+from fencepost.coordinator.offsets.commit import not_recorded
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol.classic import (
     DescribeGroupsRequest,
@@ -39,6 +40,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetFetchRequest,
 )
@@ -235,6 +237,9 @@ class GroupCoordinator:
         effects: list[Effect] = []
         for kind in self.kinds:
             effects += kind.discard(outcome, code)
+        committed = outcome.reply
+        if isinstance(committed, OffsetCommitResponse):
+            return Outcome(reply=not_recorded(committed, code), effects=tuple(effects))
         return Outcome(reply=refusal(event, code), effects=tuple(effects))
 
     def unload(self) -> tuple[ParkedResponse, ...]:

@@ -34,6 +34,8 @@ from fencepost.coordinator.protocol.records import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 
+_NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
+
 CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
 """Raises ProtocolError if the member may not commit at all; returns None if it may for any partition."""
 
@@ -74,9 +76,17 @@ def commit(
 
 
 def rejected(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
-    """Return the reply to a request that failed as a whole, such as one whose records could not be
-    appended."""
+    """Return the reply to a request that failed as a whole, such as one that reached no coordinator."""
     return OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
+
+
+def not_recorded(reply: OffsetCommitResponse, code: ErrorCode) -> OffsetCommitResponse:
+    """Return the reply to a commit whose records could not be appended.
+
+    Partitions that do not exist keep their error: Kafka sorts them out before it asks the coordinator.
+    """
+    errors = {partition: found if found in _NOT_THERE else code for partition, found in reply.errors.items()}
+    return OffsetCommitResponse(errors=errors)
 
 
 def that_count(

@@ -10,6 +10,7 @@ from fencepost.coordinator.offsets.commit import (
     code_of,
     commit,
     fence_without_members,
+    not_recorded,
     rejected,
     that_count,
 )
@@ -198,6 +199,15 @@ class TestCommit:
     def test_a_failed_request_answers_each_partition(self) -> None:
         reply = rejected(committing({X0: 1, Y0: 1}), ErrorCode.NOT_COORDINATOR)
         assert reply.errors == dict.fromkeys([X0, Y0], ErrorCode.NOT_COORDINATOR)
+
+    def test_what_does_not_exist_is_told_whether_or_not_the_rest_was_appended(self) -> None:
+        missing = TopicPartition("x", 9)
+        outcome = run(committing({X0: 1, missing: 1}), lambda asked: None)
+        reply = not_recorded(outcome.reply, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        assert reply.errors == {
+            X0: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            missing: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        }
 
 
 class TestRepeatedPartitions:
