@@ -29,7 +29,7 @@ SINGLE: Final = ("streams-single-threads",)
 async def _leaves_the_member_behind(original: Original, self: Any) -> None:
     """A thread that failed ends without closing its member, which stays in the group."""
     if not self._clean:
-        self.member.closed, self.member.close = False, _nothing
+        self.member.close = _nothing
     await original(self)
 
 
