@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, LEAVE_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
@@ -63,6 +63,7 @@ class MembershipEnd:
         "_event",
         "_failed_us",
         "_fenced_us",
+        "_for_good",
         "_host",
         "_in_flight",
         "_in_poll",
@@ -100,6 +101,8 @@ class MembershipEnd:
         self._called_back_us = 0
         """Time at which its last callback ended, in µs."""
         self._stood_still = False
+        self._for_good = False
+        """True if it was stopped, and is not to come back."""
         self._last_code: ErrorCode | None = None
         """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
@@ -131,8 +134,10 @@ class MembershipEnd:
         """Note that the application begins to poll, or has polled."""
         self._in_poll = phase == "begin"
 
-    def closes(self, now_us: int) -> None:
-        """Note that the process is to end. An application that polls closes its member now."""
+    def closes(self, now_us: int, *, wanted: bool) -> None:
+        """Note that the process is to end, and if it is to come back. An application that polls closes its
+        member now."""
+        self._for_good = not wanted
         if self._in_poll:
             self._closing_us = now_us
 
@@ -169,6 +174,9 @@ class MembershipEnd:
         if isinstance(request, LeaveGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
+            for_good = isinstance(request, LeaveGroupRequest) or request.member_epoch == LEAVE_EPOCH
+            if for_good and self._keeps_place and not self._for_good:
+                yield "leaves-told", f"{self._host} is static, and leaves its group for good to come back"
             self._owes, self._failed_us, self._in_flight = False, None, request
         elif self.was_refused:
             assert self._last_code is not None
@@ -243,7 +251,7 @@ class Leaving(Checker):
                 self.report_all(end.stopped(min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50), now_us))
         elif what == "stop":
             if end := self._ends.get(host):
-                end.closes(now_us)
+                end.closes(now_us, wanted=self.world.members[host].wanted)
         elif what in ("freeze", "thaw") and (end := self._ends.get(host)):
             end.froze()
 

@@ -60,6 +60,8 @@ class Reconciliation:
             if after is not None and after != before:
                 if not _only_epoch_rose(before, after):
                     yield from _epochs_of_partitions(step, after, change.holds)
+                    if before is not None and not isinstance(step.event, RecordsObserved):
+                        yield from _epochs_kept(step, before, after)
                 if after.member_epoch != STATIC_LEAVE_EPOCH:
                     yield from _revocation(step, change, after)
                     yield from self._against_target(step, change, after)
@@ -227,6 +229,30 @@ def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> b
     if request.member_epoch < JOIN_EPOCH or owned is None:
         return False
     return not any(set(numbers) & set(owned.get(topic_id, ())) for topic_id, numbers in pending.items())
+
+
+def _epochs_kept(
+    step: GroupStep, before: ConsumerGroupMember, after: ConsumerGroupMember
+) -> Iterator[Finding]:
+    """Check by KIP-1251 that partitions keep their epoch while they are held: else late commits of their
+    member are refused. Partitions that come, or come back before they were released, have the epoch that the
+    member reaches with them."""
+    if STATIC_LEAVE_EPOCH in (after.member_epoch, before.member_epoch):
+        return
+    for topic_id, numbers in after.assignment_epochs.items():
+        known = before.assignment_epochs.get(topic_id, {})
+        if known is numbers:
+            continue
+        stays = {*before.assigned.get(topic_id, ()), *after.pending_revocation.get(topic_id, ())}
+        for number, epoch in numbers.items():
+            right = known.get(number, after.member_epoch) if number in stays else after.member_epoch
+            if epoch != right:
+                yield (
+                    "assignment-epochs",
+                    f"{after.member_id} of {step.group_id} holds {topic_id}-{number} since epoch {right}, and"
+                    f" {epoch} is stored",
+                )
+                return
 
 
 def _epochs_of_partitions(

@@ -164,8 +164,20 @@ Subscribed: TypeAlias = tuple[frozenset[str], str | None]
 """The topics and the expression that an application subscribes to."""
 
 
+class ScenarioMemberView(MemberView, Protocol):
+    """The host of a member that a scenario starts and stops."""
+
+    @property
+    def wanted(self) -> bool:
+        """True if a process is to run there: one that ends comes back."""
+
+
 class MembersWorldView(WorldView, Protocol):
     """The part that an observer may read of a world whose members a scenario has made."""
+
+    @property
+    def members(self) -> Mapping[str, ScenarioMemberView]:
+        """All member hosts by name."""
 
     @property
     def scenario(self) -> Scenario:

@@ -29,7 +29,7 @@ IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4), Topic(topic_i
 
 
 OPEN = -9
-"""A previous epoch that follows from the history."""
+"""An epoch that follows from the history."""
 
 
 def subscribes(member_id, *names, instance_id=None, timeout_ms=1000, assignor=None, regex=None):
@@ -68,9 +68,7 @@ def current(
     held: dict[str, dict[int, int]] = {}
     for part in (assigned, pending):
         for topic_id, numbers in part.items():
-            held.setdefault(topic_id, {}).update(
-                dict.fromkeys(numbers, max(member_epoch, 0) if since is None else since)
-            )
+            held.setdefault(topic_id, {}).update(dict.fromkeys(numbers, OPEN if since is None else since))
     value = r.ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch, OPEN if previous is None else previous, state.code, assigned, pending, held
     )
@@ -131,16 +129,25 @@ class History:
         )
 
     def _complete(self, record: r.Record) -> r.Record:
-        """Add the previous epoch if it is left open: the member's last one."""
+        """Add epochs that are left open: the member's last one, and those since which it has partitions."""
         value = record.value
         if not isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
-            return record
-        if value.previous_member_epoch != OPEN:
             return record
         known = self.group.members.get(record.key.member_id)
         last, now = 0 if known is None else max(known.member_epoch, 0), value.member_epoch
         previous = known.previous_member_epoch if known is not None and last == now else last
-        return r.Record(record.key, msgspec.structs.replace(value, previous_member_epoch=previous))
+        if value.previous_member_epoch != OPEN:
+            previous = value.previous_member_epoch
+        held = {} if known is None else known.assignment_epochs
+        epochs = {
+            topic_id: {
+                number: held.get(topic_id, {}).get(number, max(now, 0)) if since == OPEN else since
+                for number, since in numbers.items()
+            }
+            for topic_id, numbers in value.assignment_epochs.items()
+        }
+        completed = msgspec.structs.replace(value, previous_member_epoch=previous, assignment_epochs=epochs)
+        return r.Record(record.key, completed)
 
     def _apply(self, record: r.Record) -> None:
         group, key, value = self.group, record.key, record.value
@@ -217,9 +224,7 @@ def test_one_whole_rebalance_breaks_nothing(history):
     assert not history.write(
         *gone("A"), epoch(4), target("B", x=(0, 1, 2, 3)), target_epoch(4), event=heartbeat("A", -1)
     )
-    assert not history.write(
-        current("B", 4, {"x": (0, 1, 2, 3)}, previous=3, since=3), event=heartbeat("B", 3)
-    )
+    assert not history.write(current("B", 4, {"x": (0, 1, 2, 3)}, previous=3), event=heartbeat("B", 3))
     assert not history.write(*gone("B"), epoch(5), target_epoch(5))
 
 
@@ -396,6 +401,23 @@ def test_assigned_outside_the_subscription_is_flagged(history):
 @pytest.mark.parametrize("since", [-1, 3])
 def test_an_assignment_epoch_beyond_the_member_is_flagged(history, since):
     assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, since=since)) == {"assignment-epochs"}
+
+
+@pytest.mark.parametrize(("kept", "broken"), [(2, False), (3, True), (1, True)])
+def test_a_partition_keeps_its_epoch_while_it_is_held(history, kept, broken):
+    history.write(epoch(3), target_epoch(3))
+    found = history.write(current("A", 3, {"x": (0, 1, 2, 3)}, since=kept))
+    assert ("assignment-epochs" in found) == broken
+
+
+@pytest.mark.parametrize(("since", "broken"), [(4, False), (3, True)])
+def test_a_partition_that_comes_has_the_epoch_that_brings_it(history, since, broken):
+    history.write(epoch(3), target("A", x=(0, 1)), target_epoch(3), current("A", 3, {"x": (0, 1)}))
+    history.write(epoch(4), target("A", x=(0, 1, 2, 3)), target_epoch(4))
+    record = current("A", 4, {"x": (0, 1, 2, 3)})
+    epochs = {X: {0: 2, 1: 2, 2: since, 3: since}}
+    record = r.Record(record.key, msgspec.structs.replace(record.value, assignment_epochs=epochs))
+    assert ("assignment-epochs" in history.write(record)) == broken
 
 
 def test_a_member_that_is_back_was_never_away(history):

@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupRe
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -434,6 +435,30 @@ def test_a_member_that_closes_waits_for_the_response_to_its_leave(member):
     member.takes_request("m", heartbeat(-1), SECOND)
     member.on_member_host("m", "stopped", 2 * SECOND)
     assert member.found == ["leaves-told"]
+
+
+@pytest.mark.parametrize("request_", [heartbeat(-1), LeaveGroupRequest(group_id="g", member_id="m")])
+@pytest.mark.parametrize(
+    ("is_static", "stopped", "wanted", "broken"),
+    [
+        (True, True, True, True),  # a deploy
+        (True, False, True, True),  # it did not poll
+        (True, True, False, False),  # it was scaled away
+        (False, True, True, False),
+    ],
+)
+def test_a_static_member_that_comes_back_keeps_its_place(request_, is_static, stopped, wanted, broken):
+    checker = Leaving()
+    world = world_of_members()
+    host = world.members["m"]
+    host.instance_id, host.wanted = "a" if is_static else None, wanted
+    found: list[str] = []
+    checker.attach(world, lambda invariant, message: found.append(invariant))
+    checker.on_member_host("m", "start", 0)
+    if stopped:
+        checker.on_member_host("m", "stop", SECOND)
+    checker.takes_request("m", request_, SECOND)
+    assert found == (["leaves-told"] if broken else [])
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
