@@ -107,6 +107,10 @@ class GroupChecks:
         self._watch = GroupInvariants()
         self._subscribed = SubscribedTopics()
 
+    def noticed(self, group: ConsumerGroup, image: TopicsImage) -> Iterator[Finding]:
+        """Check that the group has noticed changes of its topics."""
+        return self._targets.noticed(group, image)
+
     def loaded(self, now_ms: int) -> None:
         """Note that another coordinator has loaded the group: all timers run their full length again."""
         self.sessions.loaded(now_ms)
@@ -175,6 +179,7 @@ class Coordination(Checker):
             self._excuse(now_us)
         now_ms = now_us // 1000
         if type(event) is TopicsChanged:
+            self._verified.clear()  # groups have to notice
             before, self._topics[host] = self._topics.get(host), live.image
             if before is not None and not self._failing:
                 self.report_all(check_deleted_topics(before, live))
@@ -327,6 +332,7 @@ class Coordination(Checker):
         if group is None or after is None or checks is None or not self.has_the_time:
             return
         if event.member_epoch >= 0:
+            yield from checks.noticed(group, live.image)
             yield from check_progress(
                 event,
                 before,

@@ -125,6 +125,7 @@ def _empty(group: ConsumerGroup) -> Iterator[Finding]:
         "resolved expressions": len(group.resolved),
         "instance ids": len(group.static_members),
         "topic counts": len(group.counts.by_name) + len(group.counts.by_regex),
+        "digest of topics": group.metadata_hash,
     }
     if left := {name: count for name, count in leftovers.items() if count}:
         yield "empty-group", f"{group.group_id} has no members, but {left}"

@@ -137,6 +137,11 @@ class KnownProducers:
                 yield "transaction-decided", f"{who}, which was not decided"
             elif before.groups and self._told.pop(before.producer_id, None) is not decided:
                 yield "transaction-decided", f"{who} before its group received that"
+            if after.groups or after.partitions:
+                yield (
+                    "transaction-decided",
+                    f"{who}, and keeps {after.groups} and {after.partitions} for its next transaction",
+                )
         elif after.status in _DECIDED:
             yield from self._decided(who, before, after, event, now_ms)
         elif after.status in _OVER:

@@ -37,6 +37,7 @@ class Targets:
     def __init__(self, default_assignor: str) -> None:
         self._default = default_assignor
         self._owners = Holders()
+        self._noticed: TopicsImage | None = None
         self._sizes: dict[MemberId, int] = {}
         """Number of partitions of each target, by the records of targets."""
 
@@ -62,7 +63,30 @@ class Targets:
             yield from self._within_subscriptions(step, subscriptions)
             if not is_taken_over(step) or _is_computed_anew(step):
                 yield from self._balanced(step, subscriptions)
-            yield from _digest(step)
+            if _digest(group, step.image) not in (None, group.metadata_hash):
+                yield (
+                    "metadata-hash",
+                    f"target {group.assignment_epoch} of {step.group_id} was computed for other topics than"
+                    f" the digest {group.metadata_hash} of its epoch {group.group_epoch}",
+                )
+
+    def noticed(self, group: ConsumerGroup, image: TopicsImage) -> Iterator[Finding]:
+        """Check, once for each image of the topics, that a heartbeat has made the group notice its changes.
+
+        (KAFKA-18916)
+        """
+        if image is self._noticed:
+            return
+        digest = _digest(group, image)
+        if digest is None:
+            return
+        self._noticed = image
+        if digest != group.metadata_hash:
+            yield (
+                "metadata-hash",
+                f"{group.group_id} at epoch {group.group_epoch} has the digest {group.metadata_hash} after a"
+                f" heartbeat, its topics have {digest}",
+            )
 
     def _covers(
         self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
@@ -139,26 +163,19 @@ def _is_computed_anew(step: GroupStep) -> bool:
     return len(epochs) > 1
 
 
-def _digest(step: GroupStep) -> Iterator[Finding]:
-    """Check that the group's record has the digest of its topics, for which its epoch was raised.
+def _digest(group: ConsumerGroup, image: TopicsImage) -> int | None:
+    """Return the digest of the group's topics; None while the topics of an expression are not known.
 
-    An expression whose topics are not known yet comes without a new epoch, and the one before it is removed
-    at once: the digest waits for the response.
+    Such an expression comes without a new epoch, and the one before it is removed at once: the digest waits
+    for the response.
     """
-    group = step.group
-    assert group is not None
     expressions = {member.subscribed_topic_regex for member in group.members.values()}
     if any(expression and expression not in group.resolved for expression in expressions):
-        return
+        return None
     kinds = {member.subscribed_topic_names for member in group.members.values()}
     names = {name for kind in kinds for name in kind}
     names.update(name for value in group.resolved.values() for name in value.topics)
-    if group.metadata_hash != metadata_hash(sorted(names), step.image):
-        yield (
-            "metadata-hash",
-            f"target {group.assignment_epoch} of {step.group_id} was computed for other topics than the"
-            f" digest {group.metadata_hash} of its epoch {group.group_epoch}",
-        )
+    return metadata_hash(sorted(names), image)
 
 
 def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId, frozenset[TopicId]]:

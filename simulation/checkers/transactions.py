@@ -29,6 +29,7 @@ from fencepost.simulation.checkers.producers import KnownProducers
 
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.coordinator.protocol.topics import Topic
     from fencepost.simulation.kernel.observers import Report, StepEvent, TransactionsView, WorldView
 
 _NONE: Final = ErrorCode.NONE
@@ -73,7 +74,9 @@ class StagedOffsets:
                 if partition in offsets
             }
 
-    def end(self, event: TransactionEnded, records: tuple[r.Record, ...]) -> Iterator[Finding]:
+    def end(
+        self, event: TransactionEnded, records: tuple[r.Record, ...], topics: Mapping[str, Topic]
+    ) -> Iterator[Finding]:
         """Take in a transaction that ended with these records."""
         staged = self.staged.pop(event.producer_id, {})
         counts = {
@@ -94,6 +97,15 @@ class StagedOffsets:
                 f"{_offset(written.get(p))} instead of {_offset(counts.get(p))}" for p in sorted(wrong)
             )
             yield "transaction-offsets", f"{who}, and of {shown_names(wrong)} counts {which}"
+        for each in records:
+            if isinstance(each.key, r.OffsetCommitKey) and isinstance(each.value, r.OffsetCommitValue):
+                topic = topics.get(each.key.topic)
+                if topic is not None and each.value.topic_id != topic.topic_id:
+                    yield (
+                        "transaction-offsets",
+                        f"{who}, and its offset of {each.key.topic} has the topic id {each.value.topic_id}"
+                        f" instead of {topic.topic_id}: it would count for another topic of that name",
+                    )
         forgotten = {
             _place(each.key)
             for each in records
@@ -105,9 +117,7 @@ class StagedOffsets:
             yield "transaction-offsets", f"{who}, and {shown_names(left)} stays staged"
         self.committed |= counts
 
-    def take(
-        self, event: StepEvent, records: tuple[r.Record, ...], topics: Mapping[str, Any]
-    ) -> Iterator[Finding]:
+    def take(self, event: StepEvent, records: tuple[r.Record, ...]) -> Iterator[Finding]:
         """Take in tombstones that no end of a transaction brings."""
         for record in records:
             key = record.key
@@ -253,13 +263,13 @@ class Transactions(Checker):
             if not outcome.records and self.world.journal_fails:
                 return
             yield from self._producers.told(event.producer_id, commit=event.commit)
-            yield from self._offsets.end(event, outcome.records)
+            yield from self._offsets.end(event, outcome.records, live.image.by_name)
             yield from self._records.ended(event.producer_id, commit=event.commit)
             yield from self._offsets.compare(live, group_id, "after the end of a transaction")
         elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
             yield from self._fetch(event, reply)
         elif outcome.records:
-            yield from self._offsets.take(event, outcome.records, live.image.by_name)
+            yield from self._offsets.take(event, outcome.records)
 
     def _commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> None:
         self._offsets.commit(request, reply)

@@ -44,6 +44,10 @@ def epoch(number, *names, image=IMAGE):
     return r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(number, digest))
 
 
+EMPTIED = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(5, 0))
+"""The epoch of a group that has lost its last member: it has no topics."""
+
+
 def target_epoch(number):
     key = r.ConsumerGroupTargetAssignmentMetadataKey("g")
     return r.Record(key, r.ConsumerGroupTargetAssignmentMetadataValue(number, 1))
@@ -225,7 +229,25 @@ def test_one_whole_rebalance_breaks_nothing(history):
         *gone("A"), epoch(4), target("B", x=(0, 1, 2, 3)), target_epoch(4), event=heartbeat("A", -1)
     )
     assert not history.write(current("B", 4, {"x": (0, 1, 2, 3)}, previous=3), event=heartbeat("B", 3))
-    assert not history.write(*gone("B"), epoch(5), target_epoch(5))
+    assert not history.write(*gone("B"), EMPTIED, target_epoch(5))
+
+
+def test_a_group_without_members_that_keeps_its_topics_is_flagged(history):
+    assert history.write(*gone("A"), epoch(3)) == {"empty-group"}
+
+
+def test_a_heartbeat_makes_a_group_notice_its_topics_once_for_each_image(history):
+    assert not list(history.targets.noticed(history.group, IMAGE))
+    topics = [msgspec.structs.replace(each, partitions=9) for each in IMAGE.by_id.values()]
+    grown = TopicsImage.of(topics)
+    assert [name for name, _ in history.targets.noticed(history.group, grown)] == ["metadata-hash"]
+    assert not list(history.targets.noticed(history.group, grown))
+
+
+def test_an_expression_without_topics_yet_has_nothing_to_notice(history):
+    history.write(subscribes("B", regex="y.*"))
+    grown = TopicsImage.of([Topic(topic_id=X, name="x", partitions=9)])
+    assert not list(history.targets.noticed(history.group, grown))
 
 
 def test_a_partition_with_two_holders_is_flagged(history):

@@ -150,6 +150,37 @@ def test_a_transaction_that_commits_after_a_plain_commit_is_right(scene):
     assert scene.live.offsets.get("g", X0).offset == 6
 
 
+def test_an_offset_without_its_topic_id_is_reported(scene):
+    scene.staged(5)
+
+    def without_id(found):
+        records = tuple(
+            msgspec.structs.replace(each, value=msgspec.structs.replace(each.value, topic_id=None))
+            if isinstance(each.value, r.OffsetCommitValue)
+            else each
+            for each in found.records
+        )
+        return msgspec.structs.replace(found, records=records)
+
+    scene.end(ended=without_id)
+    assert "transaction-offsets" in scene.found
+
+
+def test_a_transaction_that_is_over_and_keeps_its_groups_is_reported(scene):
+    scene.staged(5)
+    scene.end()
+    assert scene.found == []
+
+    def keeping(found):
+        (record,) = found.records
+        value = msgspec.structs.replace(record.value, groups=("g",))
+        return msgspec.structs.replace(found, records=(msgspec.structs.replace(record, value=value),))
+
+    request = MarkersWritten(transactional_id="t", producer_id=7, producer_epoch=0)
+    scene.ask(request, keeping)
+    assert scene.found == ["transaction-decided"]
+
+
 def test_an_aborted_transaction_counts_for_nothing(scene):
     scene.staged(5)
     assert scene.end(commit=False) is E.NONE
