@@ -43,12 +43,15 @@ COMPARISONS: Final = {
     "consumer-12": Comparison("consumer, 12 members", "fast", 1, ("churn", "--members", "12")),
     "consumer-stock": Comparison("consumer, 6 members", "stock", 1, ("churn",), "150s"),
     "consumer-nodes": Comparison("consumer, 6 members", "fast", 3, ("churn",)),
+    "consumer-stock-nodes": Comparison("consumer, 6 members", "stock", 3, ("churn",), "150s"),
     "classic": Comparison("classic, 6 members", "fast", 1, _CLASSIC),
     "classic-stock": Comparison("classic, 6 members", "stock", 1, _CLASSIC, "150s"),
     "classic-nodes": Comparison("classic, 6 members", "fast", 3, _CLASSIC),
+    "classic-stock-nodes": Comparison("classic, 6 members", "stock", 3, _CLASSIC, "150s"),
     "streams": Comparison("streams, 4 clients", "fast", 1, _STREAMS),
     "streams-stock": Comparison("streams, 4 clients", "stock", 1, _STREAMS, "240s"),
     "streams-nodes": Comparison("streams, 4 clients", "fast", 3, _STREAMS),
+    "streams-stock-nodes": Comparison("streams, 4 clients", "stock", 3, _STREAMS, "240s"),
 }
 
 
