@@ -92,7 +92,7 @@ class RealMember:
         error = await self._poll(consumer)
         forever = self._stop is not None and self._stop.forever
         if self._stop is not None:
-            self._telling.say(m.Stopping)
+            self._telling.say(m.Stopping, forever)
         try:
             await consumer.stop(
                 CloseOption.LEAVE_GROUP if forever else CloseOption.DEFAULT, timeout_ms=_CLOSE_MS

@@ -242,6 +242,9 @@ class Processed(_Event, frozen=True):
 class Stopping(_Event, frozen=True):
     """The application received the request to end, and is about to end."""
 
+    for_good: bool = False
+    """True if it leaves its group for good, as a static member that does not come back."""
+
 
 class Stopped(_Event, frozen=True):
     """The consumer is closed; `error` if the member met a fatal one. For a Streams client, its state."""

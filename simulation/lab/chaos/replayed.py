@@ -110,6 +110,7 @@ class ReplayedHost:
         self.name = name
         self.instance_id = instance_id
         self.status = "stopped"
+        self.wanted = True
         self.member_id: MemberId = ""
         self.told: ReplayedDriver | ForeignDriver | None = None
         self.requests: dict[int, Any] = {}
@@ -328,12 +329,12 @@ class ReplayedWorld(ObservedWorld):
                 host.member_id = member_id
                 if member_id:
                     self.hosts_by_member[member_id] = host.name
-                host.status = "running"
+                host.status, host.wanted = "running", True
                 host.told = self._driver(member_id, protocol)
                 host.requests.clear()
                 self.tell("on_member_host", host.name, "start")
-            case m.Stopping():
-                host.status = "stopping"
+            case m.Stopping(_, for_good):
+                host.status, host.wanted = "stopping", not for_good
                 self.tell("on_member_host", host.name, "stop")
             case m.Stopped() if host.told is not None:
                 host.status, host.told = "stopped", None
