@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
@@ -140,6 +141,8 @@ class AutoCommits:
         "_calm_us",
         "_committed",
         "_early",
+        "_failed",
+        "_found_us",
         "_host",
         "_in_flight",
         "_interval_ms",
@@ -167,6 +170,10 @@ class AutoCommits:
         self._calm_us = 0
         """Time of the last commit, or of the last event that may delay one, in µs."""
         self._in_flight: OffsetCommitRequest | None = None
+        self._failed: Mapping[TopicPartition, OffsetAndMetadata] = {}
+        """The offsets of the last commit that failed."""
+        self._found_us = -1
+        """Time at which the coordinator was known again: commits that waited for it are sent then."""
         self._searches = False
 
     def disturbed(self, now_us: int) -> None:
@@ -183,9 +190,11 @@ class AutoCommits:
         """Note that the coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
+            self._found_us = now_us
             self.disturbed(now_us)
         if type(request) is OffsetCommitRequest:
-            if state == _SETTLED:
+            waited = request.offsets == self._failed or now_us == self._found_us
+            if state == _SETTLED and not waited:  # else its interval began earlier
                 self._rested_until_us = self._rests_until_us
                 if now_us < self._rests_until_us:
                     self._early = now_us, self._rests_until_us
@@ -229,6 +238,7 @@ class AutoCommits:
         self.disturbed(now_us)
         if isinstance(response, Exception) or any(response.errors.values()):
             self._rests_until_us, self._early = 0, None  # it is tried again soon
+            self._failed = request.offsets
         if isinstance(response, OffsetCommitResponse):
             for partition, value in request.offsets.items():
                 if response.errors.get(partition) is ErrorCode.NONE:

@@ -161,6 +161,19 @@ def test_a_commit_that_failed_is_made_again_before_the_interval_is_over(polls):
     assert polls.found == []
 
 
+def test_a_commit_that_is_tried_again_or_waited_for_the_coordinator_begins_no_interval(polls):
+    commit(polls, 10, RequestTimedOut("late"), 8.1)
+    commit(polls, 10, OK, 12)
+    commit(polls, 20, OK, 12.5)
+    batch(polls, 20, 14)
+    assert polls.found == []
+    polls.on_member_search("m", 15 * SECOND)
+    commit(polls, 30, OK, 20)
+    commit(polls, 40, OK, 20.5)
+    batch(polls, 40, 22)
+    assert polls.found == []
+
+
 def test_a_process_that_stood_still_may_commit_early(polls):
     commit(polls, 10, OK, 8.1)
     polls.on_member_host("m", "freeze", 9 * SECOND)
