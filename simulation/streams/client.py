@@ -71,6 +71,9 @@ class WatchedEngine(StreamsDriver):
     def failed(self, thread: str, error: BaseException) -> None:
         """An exception left this thread."""
         self.failing = thread
+        member = self.workers[thread].member
+        if isinstance(member, SimulatedMember):
+            member.broken_off = True
         super().failed(thread, error)
 
 
@@ -272,13 +275,22 @@ class StreamsClientHost(Host):
         self.all_members.append(member)
         return member
 
+    def _member_at_work(self) -> SimulatedMember:
+        """Return the member of the thread that is running now."""
+        assert self.engine is not None
+        task = asyncio.current_task(self.loop)
+        return next(self.members[name] for name, worker in self.engine.workers.items() if worker.task is task)
+
     async def _process(self, partition: TopicPartition, records: Sequence[int]) -> None:
         self.raise_injected("processing", "")
+        commits = self._member_at_work().commits
+        tenure = commits.tenure(partition)
         self._batches += 1
         try:
             await self.pause_us(len(records) * self.world.processing_times.draw())
         finally:
             self._batches -= 1
+        commits.processed(partition, records[-1] + 1, tenure, self.loop.now_us)
         self.world.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:

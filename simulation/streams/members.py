@@ -126,6 +126,7 @@ class SimulatedClassicStreamsMember(SimulatedMember):
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group, unless other members would then not learn of its end."""
+        self._judge_end()
         stays = told_to_end and not self._assignor.all_know
         await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
         self.has_left = True
