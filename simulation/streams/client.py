@@ -185,6 +185,7 @@ class StreamsClientHost(Host):
     def freeze_process(self) -> None:
         """Freeze the process."""
         self.freeze()
+        self._tell_of_members("freeze")
         self.world.application.on_host(self.name, "freeze")
 
     def thaw_process(self) -> None:
@@ -192,6 +193,11 @@ class StreamsClientHost(Host):
         if self.frozen:
             self.world.application.on_host(self.name, "thaw")
             self.thaw()
+            self._tell_of_members("thaw")
+
+    def _tell_of_members(self, what: str) -> None:
+        for thread in self.members:
+            self.world.tell_member("on_member_host", thread, what)
 
     def close(self) -> None:
         """Close the client gracefully."""
@@ -236,6 +242,7 @@ class StreamsClientHost(Host):
         self.end()
         for member in self.all_members:
             member.abandon()
+        self._tell_of_members("crash")
         self.world.network.forget(self)
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
@@ -272,7 +279,9 @@ class StreamsClientHost(Host):
         classic = self.world.scenario.group.protocol == "classic"
         make = SimulatedClassicStreamsMember if classic else SimulatedStreamsGroupMember
         member = self.members[thread] = make(self, thread, events)
+        self.world.members[thread] = member
         self.all_members.append(member)
+        self.world.tell_member("on_member_host", thread, "start")
         return member
 
     def _member_at_work(self) -> SimulatedMember:

@@ -62,6 +62,7 @@ class SimulatedMember(abc.ABC):
             world.cluster.brokers,
             first=int(host.rng.uniform(0, 1_000)),
             timeout_us=scenario.network.request_timeout.us,
+            on_search=self._searches,
         )
         self._transport = transport
         self.driver = self._make_driver(transport)
@@ -275,6 +276,9 @@ class SimulatedMember(abc.ABC):
         await self._host.pause_us(self._host.world.callback_times.draw())
         self._host.raise_injected("callback", self.thread)
 
+    def _searches(self) -> None:
+        self._host.world.tell_member("on_member_search", self.thread)
+
     def _shutdown_requested(self) -> None:
         if not self._host.ended:
             self._host.world.told(self._host)
@@ -282,18 +286,19 @@ class SimulatedMember(abc.ABC):
 
     def on_state(self, event: str, source: str, target: str) -> None:
         """Wake the thread after a step of the machine. What it owns may have changed: fetches begin again."""
+        self._host.world.tell_member("on_member_state", self.thread, event, source, target)
         if event in (ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED):
             self._host.world.disturb()
         self._gather_from_us = self._host.loop.now_us
         self.wake()
 
     def on_request(self, request: object) -> None:
-        """Ignore a request: only its response shows the state of the connection."""
-        self._host.world.tell_request("on_member_request", self.thread, request)
+        """Pass a request on: only its response shows the state of the connection."""
+        self._host.world.tell_member("on_member_request", self.thread, request)
 
     def on_response(self, request: object, response: object) -> None:
         """Note whether a heartbeat was answered."""
-        self._host.world.tell_request("on_member_response", self.thread, request, response)
+        self._host.world.tell_member("on_member_response", self.thread, request, response)
         self._hear(response)
 
     def _hear(self, response: object) -> None:
@@ -306,10 +311,10 @@ class SimulatedMember(abc.ABC):
             self._ready = ready
             self.wake()
 
-    def on_callback(  # noqa: B027 - a hook
-        self, kind: str, phase: str, partitions: Iterable[TopicPartition]
-    ) -> None:
-        """Ignore callbacks: the thread gets them itself."""
+    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+        """Pass on that a callback began or ended."""
+        if not self._host.ended:
+            self._host.world.tell_member("on_callback", self.thread, kind, phase, partitions)
 
     def on_commit(self, request: object, response: object) -> None:
         """Note whether a commit was answered."""
