@@ -6,7 +6,16 @@ from collections.abc import Iterable
 
 import pytest
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.coordinator.protocol.streams import Topology
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.thread_commits import ThreadCommits
 
 ONE, OTHER = TopicPartition("orders", 1), TopicPartition("orders", 2)
@@ -105,3 +114,26 @@ def test_a_commit_that_is_refused_does_not_hold_up_a_release(commits: ThreadComm
     assert names(commits.gives_up(due)) == ["commit-before-release"]
     assert names(commits.begins({ONE: 10}, 5 * SECOND, in_time=True)) == []
     assert names(commits.gives_up(due)) == []
+
+
+@pytest.mark.parametrize(
+    ("member", "offset", "expected"),
+    [("a", 9, ["offsets-advance"]), ("b", 9, ["offsets-advance"]), ("b", 10, []), ("b", 11, []), ("", 9, [])],
+)
+def test_an_offset_below_the_last_commit_is_seen(member: str, offset: int, expected: list[str]) -> None:
+    """Whichever member commits it; one without an epoch may choose any offset in an empty group."""
+    members = {one: StreamsGroupMember(member_id=one, member_epoch=3) for one in ("a", "b")}
+    judge = StreamsCommits()
+
+    def commit(member_id: str, value: int) -> list[str]:
+        request = OffsetCommitRequest(
+            group_id="g",
+            member_id=member_id,
+            member_epoch=3 if member_id else -1,
+            offsets={ONE: OffsetAndMetadata(offset=value)},
+        )
+        reply = OffsetCommitResponse(errors={ONE: ErrorCode.NONE})
+        return names(judge.judge(request, reply, members if member_id else {}, Topology(epoch=0)))
+
+    assert commit("a", 10) == []
+    assert commit(member, offset) == expected
