@@ -24,7 +24,7 @@ class _Due(NamedTuple):
 
 
 class ThreadCommits:
-    """What one thread processed and committed of the partitions that its callbacks gave it."""
+    """Follows one thread: what its callbacks gave it, what it processed of that, and what it committed."""
 
     def __init__(self, thread: str, interval_us: int) -> None:
         self._thread = thread
