@@ -346,26 +346,24 @@ class Sender:
         if request.topic_partitions is not None:
             if request.topic_partitions == self._listed and not self._must_be_full:
                 yield "request-fields", f"{self.host} repeats the partitions that it has sent: {request}"
-            yield from self._honest(request)
+            yield from self.honest(request.topic_partitions, request.member_epoch)
 
-    def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
+    def honest(self, partitions: Partitions, epoch: int) -> Iterator[Finding]:
         """Check that a member lists what it owns. It may already list what it was last assigned and may still
         take: that is not released."""
-        listed = self._named(request.topic_partitions or {})
+        listed = self._named(partitions)
         if listed == self._owned:
             return
         if unlisted := self._owned - listed:
             yield (
                 "owned-honest",
-                f"{self.host} at epoch {request.member_epoch} owns {shown_names(unlisted)}, but did"
-                " not list it",
+                f"{self.host} at epoch {epoch} owns {shown_names(unlisted)}, but did not list it",
             )
         foreign = listed - self._owned - self._adding
         if foreign and (foreign := foreign - self._named(self._assigned or {})):
             yield (
                 "owned-honest",
-                f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
-                " owning it",
+                f"{self.host} at epoch {epoch} listed {shown_names(foreign)} without owning it",
             )
 
     def _assigned_names(self, assigned: Partitions) -> frozenset[TopicPartition]:
@@ -532,13 +530,16 @@ class Requests(Checker):
                 self._asks_for_assignor(host, request)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
-            by_itself = self.world.scenario.application.commit == "auto"
-            if sender.state == FATAL or (by_itself and sender.state not in _COMMITTING):
+            if sender.state == FATAL or (self._commits_by_itself and sender.state not in _COMMITTING):
                 self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
             if not request.offsets:
                 self.report("commit-while-owned", f"{host} sends a commit without offsets")
         for follower in self._followers:
             follower.takes_request(host, request, now_us)
+
+    @property
+    def _commits_by_itself(self) -> bool:
+        return self.world.scenario.application.commit == "auto"
 
     def _asks_for_assignor(self, host: str, request: ConsumerGroupHeartbeatRequest) -> None:
         wanted = self.world.scenario.group.assignor

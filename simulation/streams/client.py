@@ -71,6 +71,9 @@ class WatchedEngine(StreamsDriver):
     def failed(self, thread: str, error: BaseException) -> None:
         """An exception left this thread."""
         self.failing = thread
+        member = self.workers[thread].member
+        if isinstance(member, SimulatedMember):
+            member.broken_off = True
         super().failed(thread, error)
 
 
@@ -182,6 +185,7 @@ class StreamsClientHost(Host):
     def freeze_process(self) -> None:
         """Freeze the process."""
         self.freeze()
+        self._tell_of_members("freeze")
         self.world.application.on_host(self.name, "freeze")
 
     def thaw_process(self) -> None:
@@ -189,6 +193,11 @@ class StreamsClientHost(Host):
         if self.frozen:
             self.world.application.on_host(self.name, "thaw")
             self.thaw()
+            self._tell_of_members("thaw")
+
+    def _tell_of_members(self, what: str) -> None:
+        for thread in self.members:
+            self.world.tell_member("on_member_host", thread, what)
 
     def close(self) -> None:
         """Close the client gracefully."""
@@ -233,6 +242,7 @@ class StreamsClientHost(Host):
         self.end()
         for member in self.all_members:
             member.abandon()
+        self._tell_of_members("crash")
         self.world.network.forget(self)
         tasks, self._tasks = self._tasks, {}
         for task in tasks:
@@ -269,16 +279,27 @@ class StreamsClientHost(Host):
         classic = self.world.scenario.group.protocol == "classic"
         make = SimulatedClassicStreamsMember if classic else SimulatedStreamsGroupMember
         member = self.members[thread] = make(self, thread, events)
+        self.world.members[thread] = member
         self.all_members.append(member)
+        self.world.tell_member("on_member_host", thread, "start")
         return member
+
+    def _member_at_work(self) -> SimulatedMember:
+        """Return the member of the thread that is running now."""
+        assert self.engine is not None
+        task = asyncio.current_task(self.loop)
+        return next(self.members[name] for name, worker in self.engine.workers.items() if worker.task is task)
 
     async def _process(self, partition: TopicPartition, records: Sequence[int]) -> None:
         self.raise_injected("processing", "")
+        commits = self._member_at_work().commits
+        tenure = commits.tenure(partition)
         self._batches += 1
         try:
             await self.pause_us(len(records) * self.world.processing_times.draw())
         finally:
             self._batches -= 1
+        commits.processed(partition, records[-1] + 1, tenure, self.loop.now_us)
         self.world.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:

@@ -37,6 +37,7 @@ class StreamsCommits:
             if wrong := sorted({code.name for code in reply.errors.values()} - {expected.name}):
                 who = f"{event.member_id} at epoch {event.member_epoch}"
                 yield "streams-commits", f"{who} commits, and gets {wrong}, expected {expected.name}"
+            yield from self._fallen(event, reply)
             self._committed.update(
                 (partition, event.offsets[partition]) for partition, code in reply.errors.items() if not code
             )
@@ -50,6 +51,25 @@ class StreamsCommits:
                 right = self._committed.get(partition, NO_OFFSET)
                 if found.offset != right.offset:
                     yield "streams-commits", f"{who} gets {found.offset}, committed is {right.offset}"
+
+    def _fallen(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> Iterator[Finding]:
+        """Yield what a member takes back: one that gets a task goes on where the last commit ended.
+
+        Whoever commits to an empty group may choose any offset.
+        """
+        if request.member_epoch < 0:
+            return
+        for partition, code in reply.errors.items():
+            before, offset = (
+                self._committed.get(partition, NO_OFFSET).offset,
+                request.offsets[partition].offset,
+            )
+            if not code and offset < before:
+                yield (
+                    "offsets-advance",
+                    f"{request.member_id} commits {offset} of {partition.topic}-{partition.partition}, and"
+                    f" {before} was committed",
+                )
 
 
 def commit_error(

@@ -13,8 +13,10 @@ from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.errors import CommitFailed
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
+from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import HostTimer
+from fencepost.simulation.streams.thread_commits import ThreadCommits
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.client import StreamsClientHost
@@ -49,6 +51,10 @@ class SimulatedMember(abc.ABC):
         self.thread = thread
         self.has_left = False
         """True if the member has left its group, or been told not to."""
+        self.broken_off = False
+        """True if an exception left the thread, or its process has ended: it commits nothing any more."""
+        self.commits = ThreadCommits(thread, scenario.application.commit_interval.us)
+        """Judges the thread's commits."""
         self._topics = [topic.name for topic in scenario.topics]
         transport = SimulatedTransport(
             host,
@@ -56,6 +62,7 @@ class SimulatedMember(abc.ABC):
             world.cluster.brokers,
             first=int(host.rng.uniform(0, 1_000)),
             timeout_us=scenario.network.request_timeout.us,
+            on_search=self._searches,
         )
         self._transport = transport
         self.driver = self._make_driver(transport)
@@ -93,6 +100,7 @@ class SimulatedMember(abc.ABC):
 
     async def start(self) -> None:
         """Begin to join."""
+        self.commits.started(self._host.loop.now_us)
         self.driver.subscribe(self._topics)
 
     async def poll(self) -> Sequence[PartitionRecords]:
@@ -103,6 +111,8 @@ class SimulatedMember(abc.ABC):
         """
         host, application = self._host, self._host.world.scenario.application
         loop, poll_us = host.loop, application.poll_ms * 1_000
+        if self._works:
+            self._judge(self.commits.polls(loop.now_us))
         host.raise_injected("poll", self.thread)
         self.driver.poll_begin()
         first_us, self._first_poll_us = self._first_poll_us, poll_us
@@ -152,13 +162,19 @@ class SimulatedMember(abc.ABC):
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets."""
         world = self._host.world
-        self._commit_from_us = world.loop.now_us + world.scenario.application.commit_interval.us
+        now_us = world.loop.now_us
+        in_time = self._works and not self.driver.is_in_callback
+        self._judge(self.commits.begins(offsets, now_us, in_time=in_time))
+        self._commit_from_us = now_us + world.scenario.application.commit_interval.us
         try:
             await self.driver.commit(
                 {partition: OffsetAndMetadata(offset=offset) for partition, offset in offsets.items()}
             )
         except CommitFailed as error:
             raise CommitRefused(str(error)) from error
+        finally:
+            self.commits.ended(world.loop.now_us)
+        self.commits.committed(offsets)
         world.committed(offsets)
 
     @abc.abstractmethod
@@ -172,14 +188,34 @@ class SimulatedMember(abc.ABC):
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group."""
+        self._judge_end()
         await self.driver.close()
         self.has_left = True
 
     def abandon(self) -> None:
         """Abandon the member: its process has ended."""
+        self.broken_off = True
         self.driver.abandon()
         for task in self._callbacks:
             task.cancel()
+
+    # -- judgements ----------------------------------------------------------------------------------------
+
+    @property
+    def _works(self) -> bool:
+        """True if the thread goes on: it commits in time, and not because it ends."""
+        engine = self._host.engine
+        thread = None if engine is None else engine.client.threads.get(self.thread)
+        return thread is not None and thread.is_live and not self.broken_off
+
+    def _judge(self, findings: Iterable[Finding]) -> None:
+        for finding in findings:
+            self._host.world.application.report(*finding)
+
+    def _judge_end(self) -> None:
+        """Check that a thread that ends without a failure has committed."""
+        if not self.broken_off:
+            self._judge(self.commits.gives_up(self.commits.untried()))
 
     # -- records -------------------------------------------------------------------------------------------
 
@@ -214,15 +250,21 @@ class SimulatedMember(abc.ABC):
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """Call the thread's callback."""
         await self._callback()
+        self.commits.given(partitions)
         await self._events.on_assigned(partitions)
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Call the thread's callback."""
+        due = self.commits.untried(partitions)
         await self._events.on_revoked(partitions)
+        if not self.broken_off:
+            self._judge(self.commits.gives_up(due))
+        self.commits.taken(partitions)
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """Call the thread's callback."""
+        self.commits.taken(partitions)
         await self._events.on_lost(partitions)
         await self._callback()
 
@@ -234,6 +276,9 @@ class SimulatedMember(abc.ABC):
         await self._host.pause_us(self._host.world.callback_times.draw())
         self._host.raise_injected("callback", self.thread)
 
+    def _searches(self) -> None:
+        self._host.world.tell_member("on_member_search", self.thread)
+
     def _shutdown_requested(self) -> None:
         if not self._host.ended:
             self._host.world.told(self._host)
@@ -241,18 +286,19 @@ class SimulatedMember(abc.ABC):
 
     def on_state(self, event: str, source: str, target: str) -> None:
         """Wake the thread after a step of the machine. What it owns may have changed: fetches begin again."""
+        self._host.world.tell_member("on_member_state", self.thread, event, source, target)
         if event in (ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED):
             self._host.world.disturb()
         self._gather_from_us = self._host.loop.now_us
         self.wake()
 
     def on_request(self, request: object) -> None:
-        """Ignore a request: only its response shows the state of the connection."""
-        self._host.world.tell_request("on_member_request", self.thread, request)
+        """Pass a request on: only its response shows the state of the connection."""
+        self._host.world.tell_member("on_member_request", self.thread, request)
 
     def on_response(self, request: object, response: object) -> None:
         """Note whether a heartbeat was answered."""
-        self._host.world.tell_request("on_member_response", self.thread, request, response)
+        self._host.world.tell_member("on_member_response", self.thread, request, response)
         self._hear(response)
 
     def _hear(self, response: object) -> None:
@@ -265,10 +311,10 @@ class SimulatedMember(abc.ABC):
             self._ready = ready
             self.wake()
 
-    def on_callback(  # noqa: B027 - a hook
-        self, kind: str, phase: str, partitions: Iterable[TopicPartition]
-    ) -> None:
-        """Ignore callbacks: the thread gets them itself."""
+    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+        """Pass on that a callback began or ended."""
+        if not self._host.ended:
+            self._host.world.tell_member("on_callback", self.thread, kind, phase, partitions)
 
     def on_commit(self, request: object, response: object) -> None:
         """Note whether a commit was answered."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
-from fencepost.coordinator.protocol.streams import Endpoint
+from fencepost.coordinator.protocol.streams import Endpoint, StreamsGroupHeartbeatRequest
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.assignors.streams import StreamsAssignor
@@ -30,6 +31,22 @@ _QUERY_PORT: Final = 8080
 """Port at which each client answers interactive queries, if it does."""
 
 
+class _WatchedHeartbeats(StreamsHeartbeats):
+    """Heartbeats of which each is reported to `on_made` as it is sent."""
+
+    __slots__ = ("_on_made",)
+
+    def __init__(self, on_made: Callable[[StreamsGroupHeartbeatRequest], None], *settings: Any) -> None:
+        super().__init__(*settings)
+        self._on_made = on_made
+
+    def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
+        """Return the request that is sent in place of this one."""
+        made = super().request(request)
+        self._on_made(made)
+        return made
+
+
 class SimulatedStreamsGroupMember(SimulatedMember):
     """A member that speaks KIP-1071 and chooses its id itself."""
 
@@ -39,7 +56,8 @@ class SimulatedStreamsGroupMember(SimulatedMember):
         scenario = host.world.scenario
         topics = [topic.name for topic in scenario.topics]
         changelogs = {topic: changelog_topic(scenario.group.id, topic) for topic in topics}
-        self.heartbeats = StreamsHeartbeats(
+        self.heartbeats = _WatchedHeartbeats(
+            lambda made: host.world.requests.on_tasks(thread, made),
             topics,
             host.process_id,
             changelogs if scenario.application.changelogs else None,
@@ -126,6 +144,7 @@ class SimulatedClassicStreamsMember(SimulatedMember):
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group, unless other members would then not learn of its end."""
+        self._judge_end()
         stays = told_to_end and not self._assignor.all_know
         await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
         self.has_left = True

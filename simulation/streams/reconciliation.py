@@ -137,6 +137,11 @@ def _moved(
     if assigned - target:
         yield "streams-reconciles", f"{who} gets, or keeps, tasks that its target does not have"
     if pending:
+        if old is not None and request.member_epoch > 0 and member is not old:
+            # A revocation that is complete counts as a step of its own.
+            epoch = old.member_epoch + 1 if waited else old.member_epoch
+            if member.member_epoch != epoch:
+                yield "streams-epochs", f"{who} gives up tasks at {member.member_epoch}, expected {epoch}"
         yield from _gives_up(who, assigned, pending, target=target, had=had, owned=owned)
     else:
         yield from _has_reached(group, member, target - assigned, assigned - had, had | waited)

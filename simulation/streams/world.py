@@ -35,7 +35,9 @@ from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.failures import said
+from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.other_applications import ApplicationNemesis, OtherApplications
+from fencepost.simulation.streams.thread_requests import ThreadRequests
 from fencepost.simulation.trace.rows import TraceRows
 
 
@@ -74,7 +76,13 @@ class StreamsWorld(World):
         self.heartbeats = 0
         self.rebalances = 0
         classic = scenario.group.protocol == "classic"
-        checkers = [ClassicGroupsChecker(), ClassicRounds()] if classic else [StreamsCoordination()]
+        self.requests = ThreadRequests()
+        """Judges the requests of threads, unless they speak the classic protocol."""
+        self.members: dict[str, SimulatedMember] = {}
+        """The newest member of each thread, by the thread's name."""
+        checkers = (
+            [ClassicGroupsChecker(), ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
+        )
         self.attach([_Coordination(self), *checkers, *observers])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
@@ -311,8 +319,8 @@ class StreamsWorld(World):
         """A thread has committed these."""
         self.application.committed(offsets)
 
-    def tell_request(self, hook: str, *arguments: object) -> None:
-        """Pass on that a thread's member sent a request, or got a response."""
+    def tell_member(self, hook: str, *arguments: object) -> None:
+        """Pass on what a thread's member does, or what happens to it."""
         for method in self.hooks[hook]:
             method(*arguments, self.loop.now_us)
 

@@ -668,3 +668,23 @@ def test_a_member_keeps_the_epoch_from_which_it_moved(scene: Scene) -> None:
     )
     assert "streams-epochs" in scene.beat(A, scene.tasks(A), tamper=forgotten)
     assert scene.epochs[A] > before
+
+
+@pytest.mark.parametrize("raised", [0, 1, 2])
+def test_a_revocation_that_follows_another_raises_the_epoch_by_one(raised: int) -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.wait(3)
+    scene.beat(A, NO_TASKS)
+    scene.beat(B)
+    assert scene.beat(A, scene.tasks(A)) == []
+    kept, before = scene.tasks(A), scene.epochs[A]
+    for another in (C, "d"):
+        scene.beat(another)
+    changed = recorded(
+        StreamsGroupCurrentMemberAssignmentValue,
+        lambda value: msgspec.structs.replace(value, member_epoch=before + raised),
+    )
+    found = scene.beat(A, kept, changed)
+    assert scene.live.streams.groups["g"].members[A].pending_revocation
+    assert ("streams-epochs" in found) is (raised != 1)
