@@ -30,7 +30,7 @@ _SHOWN = {
     _S.FORGOTTEN_ACTIVE: "active (presumed down)",
     _S.FORGOTTEN_WAITING: "waiting (presumed down)",
 }
-"""What `rabbitmq-streams list_stream_group_consumers` shows."""
+"""Statuses as `rabbitmq-streams list_stream_group_consumers` shows them."""
 _REPLAY_EVERY = 40
 """Steps that wrote records between two comparisons with a replay."""
 
