@@ -49,6 +49,8 @@ def reconciliations(
                 yield "streams-reconciles", f"{member_id} moves at another member's request"
         if new_target or member is not old:
             yield from _state(group, member)
+        if old is not None and member is not old:
+            yield from kept_epochs(old, member, group.assignment_epoch)
         if mine and request is not None:
             yield from _stated(old, member, request)
             yield from _moved(group, old, member, request)
@@ -109,6 +111,23 @@ def _state(group: StreamsGroup, member: StreamsGroupMember) -> Iterator[Finding]
     active = {(one, number) for role, one, number in assigned | pending if role == "active"}
     if known.keys() != active or any(not 0 <= epoch <= group.assignment_epoch for epoch in known.values()):
         yield "streams-reconciles", f"{who} has assignment epochs of other tasks than it has"
+
+
+def kept_epochs(old: StreamsGroupMember, member: StreamsGroupMember, target_epoch: int) -> Iterator[Finding]:
+    """Check by KIP-1251 that active tasks keep their epoch while they are held, and that those that come have
+    the target's."""
+    held = tasks_of(old.assigned) | tasks_of(member.pending_revocation)
+    for one, numbers in member.assignment_epochs.items():
+        known = old.assignment_epochs.get(one, {})
+        for number, epoch in numbers.items():
+            stays = ("active", one, number) in held
+            right = known.get(number, target_epoch) if stays else target_epoch
+            if epoch != right:
+                yield (
+                    "streams-reconciles",
+                    f"{member.member_id} has {one}_{number} since epoch {right}, and {epoch} is stored",
+                )
+                return
 
 
 def _moved(

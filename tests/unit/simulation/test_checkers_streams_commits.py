@@ -13,9 +13,10 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.coordinator.protocol.streams import Topology
+from fencepost.coordinator.protocol.streams import Tasks, Topology
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.streams.commits import StreamsCommits
+from fencepost.simulation.streams.reconciliation import kept_epochs
 from fencepost.simulation.streams.thread_commits import ThreadCommits
 
 ONE, OTHER = TopicPartition("orders", 1), TopicPartition("orders", 2)
@@ -137,3 +138,25 @@ def test_an_offset_below_the_last_commit_is_seen(member: str, offset: int, expec
 
     assert commit("a", 10) == []
     assert commit(member, offset) == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "broken"),
+    [
+        ({0: 2, 1: 2, 2: 5}, False),
+        ({0: 5, 1: 2, 2: 5}, True),  # it would refuse late commits
+        ({0: 2, 1: 5, 2: 5}, True),  # of a task that is given up
+        ({0: 2, 1: 2, 2: 2}, True),  # it would accept commits of an earlier owner
+    ],
+)
+def test_a_task_keeps_its_epoch_while_it_is_held(epochs: dict[int, int], broken: bool) -> None:
+    old = StreamsGroupMember(
+        member_id="A", assigned=Tasks(active={"0": (0, 1)}), assignment_epochs={"0": {0: 2, 1: 2}}
+    )
+    member = StreamsGroupMember(
+        member_id="A",
+        assigned=Tasks(active={"0": (0, 2)}),
+        pending_revocation=Tasks(active={"0": (1,)}),
+        assignment_epochs={"0": epochs},
+    )
+    assert names(kept_epochs(old, member, 5)) == (["streams-reconciles"] if broken else [])
