@@ -102,7 +102,7 @@ class MembershipEnd:
         """Time at which its last callback ended, in µs."""
         self._stood_still = False
         self._for_good = False
-        """True if it was stopped, and is not to come back."""
+        """True if its process is not to come back."""
         self._last_code: ErrorCode | None = None
         """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
@@ -134,12 +134,14 @@ class MembershipEnd:
         """Note that the application begins to poll, or has polled."""
         self._in_poll = phase == "begin"
 
-    def closes(self, now_us: int, *, wanted: bool) -> None:
-        """Note that the process is to end, and if it is to come back. An application that polls closes its
-        member now."""
-        self._for_good = not wanted
+    def closes(self, now_us: int) -> None:
+        """Note that the process is to end. An application that polls closes its member now."""
         if self._in_poll:
             self._closing_us = now_us
+
+    def stays_away(self) -> None:
+        """Note that its process is not to come back."""
+        self._for_good = True
 
     def froze(self) -> None:
         """Note that the process stands still, or goes on."""
@@ -203,7 +205,8 @@ class MembershipEnd:
         code = ErrorCode.NONE if isinstance(response, Exception) else getattr(response, "error_code", 0)
         self._last_code = None if isinstance(response, Exception) else ErrorCode(code)
         if request is self._in_flight:
-            self._in_flight = None
+            # The error of a leave ends nothing: the application may join again.
+            self._in_flight = self._last_code = None
             self._owes = isinstance(response, Exception) or code in _NOT_NOW
             self._searched = True
             self._failed_us = now_us if self._owes else None
@@ -251,7 +254,9 @@ class Leaving(Checker):
                 self.report_all(end.stopped(min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50), now_us))
         elif what == "stop":
             if end := self._ends.get(host):
-                end.closes(now_us, wanted=self.world.members[host].wanted)
+                if not self.world.members[host].wanted:
+                    end.stays_away()
+                end.closes(now_us)
         elif what in ("freeze", "thaw") and (end := self._ends.get(host)):
             end.froze()
 
@@ -284,6 +289,8 @@ class Leaving(Checker):
         end = self._ends.get(host)
         if end is None:
             return
+        if not self.world.members[host].wanted:
+            end.stays_away()
         beats = type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
         if not beats or end.was_refused:
             self.report_all(end.sends(request, now_us))

@@ -257,7 +257,7 @@ async def test_removals_have_reasons() -> None:
     watch.observed.left("a")
     watch.play(*removal("a"), epoch(4), at_us=5_000)
     assert (watch.steps[-1].cause, watch.steps[-1].removed) == ("leave", {"a": "left"})
-    watch.play(*removal("b"), epoch(5), at_us=6_000)
+    watch.play(*removal("b"), epoch(5, 0), at_us=6_000)
     assert (watch.steps[-1].cause, watch.steps[-1].removed) == ("timeout", {"b": "session"})
     assert watch.findings == []
     watch.recorder.flush()
