@@ -278,7 +278,7 @@ _ALL: Final = (
     ),
     Invariant(
         "owned-honest",
-        "Heartbeats list what callbacks assigned and did not revoke. Applications are told the same.",
+        "Heartbeats list what callbacks assigned and did not revoke. Applications see the same.",
         "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
@@ -334,7 +334,7 @@ _ALL: Final = (
     ),
     Invariant(
         "leaves-told",
-        "A member that leaves or stops polling sends a leave and awaits it. A closed one joins no more.",
+        "A member that leaves or stops polling sends a leave and awaits it. It does not join once closed.",
         "KIP-848, Member Epoch; KIP-1092",
     ),
     Invariant(

@@ -39,7 +39,7 @@ STREAMS_INVARIANTS: Final = (
     ),
     Invariant(
         "streams-dead-left",
-        "A dead thread has closed its member, and the member's connections.",
+        "A dead thread has closed its member and the member's connections.",
         "KAFKA-12738",
     ),
     Invariant(

@@ -1,8 +1,8 @@
 """Commits that failed: they are made again as long as that may help, and no longer.
 
 Before partitions are released, a commit that failed for a while is made again, through stale epochs too
-(`commit-before-release`). An application that waits for a commit is not told of an error that a retry mends,
-and is told at once of any other, or that it is committed (`commits-end`).
+(`commit-before-release`). An application that waits for a commit sees no error that a retry mends. It sees at
+once any other error, and the success (`commits-end`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from msgspec import Meta
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.sac import NodeSplit, SacFault
+from fencepost.simulation.scenarios.sac import NodeSplit, OperateGroups, SacFault, SacStep
 from fencepost.simulation.scenarios.streams import (
     StreamsFault,
     ThreadChange,
@@ -165,7 +165,7 @@ def _scale(step: s.Scale, before: int, after: int, length: int) -> list[DrawnEve
     return [DrawnEvent(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
 
 
-def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -> list[DrawnEvent]:
+def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random.Random) -> list[DrawnEvent]:
     at = step.at.within(length)
     if isinstance(step, s.RollingRestart):
         batch = 1 if step.batch is None else max(1, round(members * step.batch))
@@ -191,12 +191,14 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
             for number, t in zip(chosen, times, strict=True)
         ]
     if isinstance(step, s.Operate):
-        return [
-            DrawnEvent(
-                at_us=t, kind=FaultKind.OPERATE, name=step.request, topics=step.topics, share=step.share
-            )
-            for t in _spread(step.at, step.over, step.times, length)
-        ]
+        event = DrawnEvent(
+            at_us=0, kind=FaultKind.OPERATE, name=step.request, topics=step.topics, share=step.share
+        )
+        times = _spread(step.at, step.over, step.times, length)
+        return [msgspec.structs.replace(event, at_us=t) for t in times]
+    if isinstance(step, OperateGroups):
+        times = _spread(step.at, step.over, step.times, length)
+        return [DrawnEvent(at_us=t, kind=FaultKind.OPERATE, name=step.request) for t in times]
     if isinstance(step, s.CreateTopic):
         rate = step.records_per_second
         common = {"name": step.name, "partitions": step.partitions}

@@ -216,7 +216,7 @@ def _classic(
 def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
-        if isinstance(step, s.RollingRestart | s.Scale | s.ChangeSubscription | s.Operate):
+        if isinstance(step, s.RollingRestart | s.Scale | s.ChangeSubscription | s.Operations):
             end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
             if end > scenario.duration.us:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
@@ -236,7 +236,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
-        if isinstance(step, s.Operate) and scenario.protocol != "sac":
+        if isinstance(step, s.Operate):
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
         if isinstance(step, s.Scale) and step.members == 0 and scenario.protocol == "sac":
             yield ("steps", index, "members"), "expected at least 1, got 0"

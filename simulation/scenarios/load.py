@@ -18,7 +18,7 @@ from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
-from fencepost.simulation.scenarios.sac import SacScenario, SacStream
+from fencepost.simulation.scenarios.sac import SacScenario, SacStep, SacStream
 from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, ScenarioTopic, Step
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.typed import (
@@ -356,7 +356,7 @@ def _grown(larger: AnyScenario, tables: Iterable[ScenarioTopic | SacStream]) -> 
     proportion."""
     before = {table.name: table.partitions for table in tables}
     after = {table.name: table.partitions for table in getattr(larger, larger.partitioned)}
-    sizes, steps, length_us = dict(after), list[Step](larger.steps), larger.duration.us
+    sizes, steps, length_us = dict(after), list[Step | SacStep](larger.steps), larger.duration.us
     for index, step in sorted(enumerate(steps), key=lambda each: each[1].at.within(length_us)):
         if not isinstance(step, GrowTopic) or step.name not in sizes:
             continue

@@ -18,7 +18,7 @@ from fencepost.simulation.scenarios.scenario import (
     MemberCrash,
     MemberFreeze,
     Name,
-    Operate,
+    Operations,
     RollingRestart,
     Scale,
     ScenarioBase,
@@ -130,11 +130,10 @@ class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):
 SacOperation: TypeAlias = Literal["list", "evaluate"]
 
 
-class OperateGroups(Operate, frozen=True, tag="operate"):
+class OperateGroups(Operations, frozen=True, kw_only=True, tag="operate"):
     """Operators list the groups, or let the coordinator choose again in one, as with rabbitmq-streams."""
 
-    unused = ("topics", "share")
-    request: SacOperation  # type: ignore[assignment]
+    request: SacOperation
     """The request. `evaluate` removes consumers whose connection has ended. Operators leave groups alone that
     have lost consumers whose connection may be alive."""
 

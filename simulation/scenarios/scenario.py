@@ -207,7 +207,15 @@ Operation: TypeAlias = Literal[
 ]
 
 
-class Operate(_Step, frozen=True, tag="operate"):
+class Operations(_Step, frozen=True):
+    """Requests of operators, evenly over a time."""
+
+    times: Count = 1
+    """Number of requests."""
+    over: Moment = Moment(10 * SECOND)
+
+
+class Operate(Operations, frozen=True, kw_only=True, tag="operate"):
     """Operators inspect or change the group, as with Kafka's command line tools."""
 
     request: Operation
@@ -216,9 +224,6 @@ class Operate(_Step, frozen=True, tag="operate"):
     """Topics whose offsets are deleted or reset. Default: all topics."""
     share: Share = 0.5
     """Share of the members to remove, at least one."""
-    times: Count = 1
-    """Number of requests."""
-    over: Moment = Moment(10 * SECOND)
 
 
 Step: TypeAlias = (

@@ -32,7 +32,7 @@ class StreamsCommits:
         """Yield what is wrong with the reply to a commit or a fetch, if it is one."""
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             expected = commit_error(event, members, topology)
-            if not OF_LOG.isdisjoint(reply.errors.values()):
+            if expected is ErrorCode.NONE and not OF_LOG.isdisjoint(reply.errors.values()):
                 expected = next(code for code in reply.errors.values() if code in OF_LOG)
             if wrong := sorted({code.name for code in reply.errors.values()} - {expected.name}):
                 who = f"{event.member_id} at epoch {event.member_epoch}"
@@ -55,7 +55,7 @@ class StreamsCommits:
     def _fallen(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> Iterator[Finding]:
         """Yield what a member takes back: one that gets a task goes on where the last commit ended.
 
-        Whoever commits to an empty group may choose any offset.
+        A client that commits to an empty group may choose any offset.
         """
         if request.member_epoch < 0:
             return

@@ -288,7 +288,7 @@ class _Life:
         )
 
     async def _until_tasks(self) -> None:
-        """Send heartbeats until the only member has all tasks, or is told why it gets none."""
+        """Send heartbeats until the only member has all tasks, or a status says why it gets none."""
         right = Tasks({one: tuple(range(count)) for one, count in sorted(self.case.tasks.items())})
         expected = set() if self.case.status is None else {self.case.status}
         for _ in range(_TRIES):
@@ -336,14 +336,14 @@ class _Life:
             )
 
     async def _lose_topic(self) -> None:
-        """Delete an internal topic: the member is told, and has no tasks until the topic is there again."""
+        """Delete an internal topic: the status says so, and the member waits for the topic without tasks."""
         self._host.delete(min(self.case.internal))
         await self._go_on()
         if StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses or self._tasks:
             self._report("streams-replies", f"a topic is deleted, and the only member has {self._tasks}")
 
     async def _old_topology(self) -> None:
-        """Join again with an older topology: the member is told, and goes on."""
+        """Join again with an older topology: the status says so, and the member goes on."""
         older = Topology(self.case.epoch - 1, self.case.subtopologies)
         statuses = await self._beat(
             "joins with an older topology", msgspec.structs.replace(self._join, topology=older)

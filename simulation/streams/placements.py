@@ -141,9 +141,9 @@ class Placement:
     ) -> bool:
         """Return true if the member that Kafka chooses of some had less than its share.
 
-        It has less to do than none of the others: neither has another one fewer tasks in a process with less
-        load. `counts` are the members' tasks, `loads` those of processes, all in the end. `before` are tasks
-        that a process had when the member was chosen.
+        Kafka passes over a member if another one has fewer tasks, in a process with less load. `counts` are
+        the tasks of members, and `loads` those of processes, all in the end. `before` are the tasks that a
+        process had when the member was chosen.
         """
         for member_id, count in counts.items():
             process = self._process_of[member_id]

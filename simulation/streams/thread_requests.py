@@ -21,7 +21,7 @@ class ThreadRequests(Requests):
     A subtopology has one topic: its id stands for the topic's.
     """
 
-    world: StreamsWorld  # type: ignore[assignment]
+    world: StreamsWorld  # type: ignore[assignment]  # its scenario is of another kind
 
     def _learn_names(self) -> None:
         if not self._names:

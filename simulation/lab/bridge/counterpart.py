@@ -18,7 +18,7 @@ from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.lab.bridge.shifts import ConsumerShifts, MemberShifts
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios import scenario as s
-from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.scenarios.sac import OperateGroups, SacScenario
 
 _SAME: Final[Mapping[FaultKind, FaultKind]] = {
     FaultKind.NODE_CRASH: FaultKind.BROKER_CRASH,
@@ -85,13 +85,17 @@ def counterpart(scenario: SacScenario) -> s.Scenario:
         application=s.ScenarioApplication(
             processing=application.processing, callback=application.callback, restart=application.restart
         ),
-        steps=scenario.steps,
+        steps=tuple(step for step in scenario.steps if not isinstance(step, OperateGroups)),
     )
 
 
 def translated(plan: Draw) -> Draw:
-    """Return the same disturbances, at the same moments, for a consumer group."""
-    return msgspec.structs.replace(plan, entries=tuple(_entry(each, plan) for each in plan.entries))
+    """Return the same disturbances, at the same moments, for a consumer group.
+
+    What operators request is left out: the other kind of group has no such request.
+    """
+    entries = (_entry(each, plan) for each in plan.entries if each.kind is not FaultKind.OPERATE)
+    return msgspec.structs.replace(plan, entries=tuple(entries))
 
 
 def _entry(entry: DrawnEvent, plan: Draw) -> DrawnEvent:

@@ -14,7 +14,7 @@ from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.lab.bridge.counterpart import compare, counterpart, translated
 from fencepost.simulation.lab.bridge.shifts import Shifts
 from fencepost.simulation.run import plan_of, run
-from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.parquet import ParquetTrace
 from tests.unit.simulation.analyses.plain_arithmetic import gaps, shares, told_by
@@ -94,7 +94,7 @@ def test_both_are_run_and_measured() -> None:
     assert compare(scenario(), (1, 2)) == result
 
 
-@pytest.mark.parametrize("name", ["sac-churn", "sac-frozen-clients", "sac-node-failures", "sac-stale-nodes"])
+@pytest.mark.parametrize("name", [name for name in library_names() if name.startswith("sac-")])
 def test_both_sides_find_what_their_traces_tell(name: str, tmp_path: Path) -> None:
     """In the consumers' own eyes: a member that was removed goes on until it hears of it."""
     single = load_any(name)
