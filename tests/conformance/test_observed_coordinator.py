@@ -59,6 +59,7 @@ class Host:
 
     def __init__(self, name: str) -> None:
         self.name, self.status, self.instance_id, self.member_id = name, "running", None, ""
+        self.wanted = True
         self.driver: Any = None
 
 
