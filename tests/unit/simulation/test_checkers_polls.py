@@ -28,6 +28,7 @@ from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberSta
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.retries import Retries
+from fencepost.simulation.kafka.requests import OffsetsSince
 from tests.unit.simulation.member_worlds import world_of_members
 
 SECOND = 1_000_000
@@ -552,3 +553,10 @@ def test_different_metadata_may_be_asked_for_at_once():
     for number in range(9):
         retries.on_member_lookup("m", ("sizes", f"x{number}"), SECOND)
     assert retries.found == []
+
+
+def test_a_search_for_offsets_by_time_is_the_same_at_any_time():
+    retries = attached(Retries())
+    for number in range(6):
+        retries.on_member_lookup("m", OffsetsSince((P0,), since_us=number), round(number * 0.04 * SECOND))
+    assert retries.found == ["retries-back-off"]
