@@ -24,10 +24,12 @@ class CoordinatorLookup:
     does not spin if a cluster keeps naming a broker that refuses (KAFKA-20253).
     """
 
-    __slots__ = ("_answered", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
+    __slots__ = ("_answered", "_last", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
 
     def __init__(self, backoff: Backoff, tokens: Iterator[int]) -> None:
         self._tokens = tokens
+        self._last = 0
+        """The token of the last lookup: requests with a greater one were sent to the coordinator it found."""
         self._answered = True
         self.backoff = backoff
         self.known = False
@@ -58,12 +60,17 @@ class CoordinatorLookup:
         elif not code:
             self.answered()
 
+    def note_unwanted(self, token: int, codes: Iterable[ErrorCode], now_ms: int) -> None:
+        """Learn that the coordinator moved from the response to a request that nobody waits for any more."""
+        if token > self._last and any(code in REDISCOVER for code in codes):
+            self.lost(now_ms)
+
     def request(self, now_ms: int) -> SendFindCoordinator | None:
         """Return the lookup, if one is due."""
         if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         action = SendFindCoordinator(next(self._tokens))
-        self.in_flight = action.token
+        self.in_flight = self._last = action.token
         return action
 
     def found(self, token: int) -> bool:

@@ -276,6 +276,8 @@ class MemberMachine(abc.ABC):
             self.coordinator.note(error, now_ms)
             if ended:
                 self._commit_ended(commit, error, now_ms)
+        else:
+            self.coordinator.note_unwanted(token, response.errors.values(), now_ms)
         return self._step(now_ms)
 
     def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
