@@ -176,6 +176,11 @@ _ALL: Final = (
         "KIP-848, Offset Commit",
     ),
     Invariant(
+        "heartbeat-recorded",
+        "The coordinator keeps what a member last said about itself, and nothing else.",
+        "KIP-848, ConsumerGroupHeartbeat",
+    ),
+    Invariant(
         "commit-recorded",
         "The record of a commit has the offset as sent and the time of the commit.",
         "KIP-848, Offset Commit",
@@ -309,7 +314,7 @@ _ALL: Final = (
     ),
     Invariant(
         "commit-before-release",
-        "A member commits what it processed before it releases a partition, and retries that.",
+        "A member commits what it processed before it releases a partition, awaits the response and retries.",
         "KIP-848, Rebalance Listener",
     ),
     Invariant(

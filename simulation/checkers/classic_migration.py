@@ -363,6 +363,7 @@ class ClassicMigration:
                 account.generation,
                 each.instance_id,
                 tuple(sorted(topics)),
+                "",
                 gone,
                 each.rebalance_ms,
                 (each.session_ms, each.offers),
@@ -371,6 +372,7 @@ class ClassicMigration:
                 member.member_epoch,
                 member.instance_id,
                 member.subscribed_topic_names,
+                member.subscribed_topic_regex,
                 _named(member.assigned, live.image),
                 member.rebalance_timeout_ms,
                 None
@@ -547,6 +549,7 @@ def _joined(
         member.classic.session_timeout_ms,
         member.classic.supported_protocols,
         member.subscribed_topic_names,
+        member.subscribed_topic_regex,
     )
     asked = (
         member.instance_id if request.instance_id is None else request.instance_id,
@@ -554,6 +557,7 @@ def _joined(
         request.session_timeout_ms,
         offers_of(request),
         tuple(sorted(topics)),
+        "",  # an expression would be one from before (KAFKA-19720)
     )
     if known != asked:
         yield "classic-migrates", f"{member.member_id} of {group_id} sent {asked}, and is stored as {known}"

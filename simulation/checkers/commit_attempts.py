@@ -1,8 +1,8 @@
 """Commits that failed: they are made again as long as that may help, and no longer.
 
-Before partitions are released, a commit that failed for a while is made again, through stale epochs too
-(`commit-before-release`). An application that waits for a commit sees no error that a retry mends. It sees at
-once any other error, and the success (`commits-end`).
+Before partitions are released, their commit is answered, and made again while it fails for a while, through
+stale epochs too (`commit-before-release`). An application that waits for a commit sees no error that a retry
+mends. It sees at once any other error, and the success (`commits-end`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ _REBALANCING: Final = (_RECONCILES, "UNJOINED", "STABLE")
 """The states in which a member of either protocol releases partitions and stays in its group."""
 _LIMIT_US: Final = 60_000_000
 """The time that an application waits for its commit at most: default.api.timeout.ms."""
+_CLOCK_US: Final = 10_000
+"""Members read a clock of milliseconds, and may have read it before they moved."""
 
 
 def _mends(code: ErrorCode) -> bool:
@@ -45,7 +47,9 @@ class CommitAttempts:
         "_host",
         "_last",
         "_limit_us",
+        "_open",
         "_sent_in",
+        "_since_us",
         "codes",
         "state",
     )
@@ -63,7 +67,16 @@ class CommitAttempts:
         """True if a callback ran since the application's last commit ended."""
         self.codes: frozenset[ErrorCode] = frozenset()
         """The errors in that response; one that stands for none if there was no response."""
+        self._open: frozenset[TopicPartition] = frozenset()
+        """Partitions of the last commit whose offsets may still be committed: no response yet, or one that a
+        retry mends."""
         self.state = self._sent_in = ""
+        self._since_us = 0
+
+    def moves(self, state: str, now_us: int) -> None:
+        """Note the state: only a member that stays in its group has time."""
+        if state != self.state:
+            self.state, self._since_us = state, now_us
 
     def sends(self, request: OffsetCommitRequest, now_us: int, *, waits: bool) -> Iterator[Finding]:
         """Check a commit; `waits` is true if the application waits for it, and makes no other."""
@@ -76,7 +89,7 @@ class CommitAttempts:
             yield "commits-end", f"{self._host} commits again after {self._names}, which nothing mends"
         if not again:
             self._first_us = now_us
-        self._last, self._ended_us = request, -1
+        self._last, self._ended_us, self._open = request, -1, frozenset(request.offsets)
 
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -86,6 +99,8 @@ class CommitAttempts:
             codes = _NO_RESPONSE
             if isinstance(response, OffsetCommitResponse):
                 codes = frozenset(response.errors.values())
+                mended = (p for p, code in response.errors.items() if _mends(code) or code is _STALE)
+                self._open = self._open.intersection(mended)
             self._ended_us, self.codes = now_us, codes - {ErrorCode.NONE}
 
     def _gives_up(self, now_us: int) -> bool:
@@ -97,12 +112,13 @@ class CommitAttempts:
         return ", ".join(sorted(code.name for code in self.codes))
 
     def releases(self, partitions: Iterable[TopicPartition], now_us: int) -> Iterator[Finding]:
-        """Check that partitions are not released because a commit failed that may be made again."""
-        mends = any(_mends(code) or code is _STALE for code in self.codes)
-        if self.state in _REBALANCING and mends and self._gives_up(now_us):
+        """Check that each partition's commit has ended, as far as there is time: accepted, or for good."""
+        early = self._open.intersection(partitions)
+        if early and self.state in _REBALANCING and now_us - self._since_us < self._limit_us:
+            why = f"after {self._names}" if self._ended_us >= 0 else "before the response to its commit"
             yield (
                 "commit-before-release",
-                f"{self._host} releases {shown_names(partitions)} after {self._names}, and commits no more",
+                f"{self._host} releases {shown_names(early)} {why}, and commits no more",
             )
 
     def goes_on(self, now_us: int) -> Iterator[Finding]:
@@ -127,7 +143,7 @@ class CommitAttempts:
         """Note that a callback began or ended: it may commit, too, and its partitions leave all commits."""
         self._calls_back = phase == "begin"
         self._has_released = True
-        self._last, self._ended_us = None, -1
+        self._last, self._ended_us, self._open = None, -1, frozenset()
 
 
 class CommitRetries(Checker):
@@ -140,7 +156,8 @@ class CommitRetries(Checker):
 
     def _new(self, host: str) -> CommitAttempts:
         scenario = self.world.scenario
-        return CommitAttempts(host, _LIMIT_US if self._waits else scenario.group.rebalance_timeout.us)
+        release_us = scenario.group.rebalance_timeout.us - _CLOCK_US
+        return CommitAttempts(host, _LIMIT_US if self._waits else release_us)
 
     @property
     def _waits(self) -> bool:
@@ -151,8 +168,8 @@ class CommitRetries(Checker):
         self._attempts.pop(host, None)
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Note the state: only a member that stays in its group has time."""
-        self._attempts[host].state = str(target)
+        """Note the state."""
+        self._attempts[host].moves(str(target), now_us)
 
     def takes_request(self, host: str, request: object, now_us: int) -> None:
         """Check a commit."""
@@ -180,7 +197,7 @@ class CommitRetries(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Check that nothing is released because a commit failed."""
+        """Check that nothing is released before its commit has ended."""
         attempts = self._attempts[host]
         if (kind, phase) == ("revoked", "begin") and self.world.scenario.application.commit == "auto":
             self.report_all(attempts.releases(partitions, now_us))

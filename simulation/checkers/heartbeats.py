@@ -174,6 +174,8 @@ def check_reply(
         )
     if reply.heartbeat_interval_ms <= 0:
         yield "reply-equals-state", f"{who} received a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+    if (differing := _not_as_told(request, before, after)) is not None:
+        yield "heartbeat-recorded", f"{who} is stored with {differing}, by its request and its state before"
     yield from _check_assignment(request, reply, before, after, who)
     if ownership is not None and reply.assignment is not None:
         for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
@@ -181,6 +183,31 @@ def check_reply(
                 "granted-after-release",
                 f"{who} received {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
             )
+
+
+def _not_as_told(
+    request: ConsumerGroupHeartbeatRequest, before: ConsumerGroupMember | None, after: ConsumerGroupMember
+) -> str | None:
+    """Return the first field of the stored member that is neither what the request says, nor, if it says
+    nothing, what it was."""
+    names, old = request.subscribed_topic_names, after if before is None else before
+    timeout_ms = request.rebalance_timeout_ms
+    for name, said, known in (
+        (
+            "subscribed_topic_names",
+            None if names is None else tuple(sorted({*names})),
+            old.subscribed_topic_names,
+        ),
+        ("subscribed_topic_regex", request.subscribed_topic_regex, old.subscribed_topic_regex),
+        ("server_assignor", request.server_assignor, old.server_assignor),
+        ("rebalance_timeout_ms", None if timeout_ms == -1 else timeout_ms, old.rebalance_timeout_ms),
+        ("instance_id", request.instance_id, old.instance_id),
+        ("rack_id", request.rack_id, old.rack_id),
+    ):
+        stored, right = getattr(after, name), known if said is None else said
+        if stored != right:
+            return f"{name} {stored!r} instead of {right!r}"
+    return None if after.classic is None else "the data of a classic member"
 
 
 def _check_assignment(

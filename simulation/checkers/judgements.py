@@ -63,6 +63,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "failed-changes-nothing": _REQUEST,
     "heartbeat-answers": _REQUEST,
     "commit-fenced": _REQUEST,
+    "heartbeat-recorded": _REQUEST,
     "commit-recorded": _REQUEST,
     "told-equals-state": _REQUEST,
     "admin-changes": _REQUEST,

@@ -144,13 +144,13 @@ class AutoCommits:
         "_failed",
         "_found_us",
         "_host",
-        "_in_flight",
         "_interval_ms",
         "_interval_us",
         "_lacking_us",
         "_rested_until_us",
         "_rests_until_us",
         "_searches",
+        "in_flight",
     )
 
     def __init__(self, host: str, interval_ms: int) -> None:
@@ -169,7 +169,8 @@ class AutoCommits:
         """Time since which it is known that some offsets are not committed."""
         self._calm_us = 0
         """Time of the last commit, or of the last event that may delay one, in µs."""
-        self._in_flight: OffsetCommitRequest | None = None
+        self.in_flight: OffsetCommitRequest | None = None
+        """The newest commit, until it ends."""
         self._failed: Mapping[TopicPartition, OffsetAndMetadata] = {}
         """The offsets of the last commit that failed."""
         self._found_us = -1
@@ -199,7 +200,7 @@ class AutoCommits:
                 if now_us < self._rests_until_us:
                     self._early = now_us, self._rests_until_us
                 self._rests(now_us)
-            self._in_flight = request
+            self.in_flight = request
             self.disturbed(now_us)
 
     def _rests(self, now_us: int) -> None:
@@ -220,7 +221,7 @@ class AutoCommits:
 
     def hastens(self, now_us: int) -> Iterator[Finding]:
         """Return true if a commit came too early, and nothing was released right after it."""
-        if self._early is not None and self._in_flight is None and now_us > self._calm_us:
+        if self._early is not None and self.in_flight is None and now_us > self._calm_us:
             sent_us, until_us = self._early
             self._early = None
             yield (
@@ -233,8 +234,8 @@ class AutoCommits:
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """Note that a commit ended."""
-        if request is self._in_flight:
-            self._in_flight = None
+        if request is self.in_flight:
+            self.in_flight = None
         self.disturbed(now_us)
         if isinstance(response, Exception) or any(response.errors.values()):
             self._rests_until_us, self._early = 0, None  # it is tried again soon
@@ -257,7 +258,7 @@ class AutoCommits:
         owned: Iterable[TopicPartition],
     ) -> Iterator[Finding]:
         """Check that in a poll that began then, all due commits were sent."""
-        waits = self._in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
+        waits = self.in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
         if waits or state not in ACTIVE_STATES:
             return
         lacking = [each for each in owned if processed.get(each, -1) > self._committed.get(each, -1)]
@@ -341,6 +342,7 @@ class PolledProcess:
         "idle_us",
         "in_poll",
         "is_classic",
+        "owes_join",
         "owned",
         "pauses",
         "raised_us",
@@ -358,6 +360,8 @@ class PolledProcess:
         self.raised_us = NEVER
         """Time at which a callback raised an error that the application has not received yet, in µs."""
         self.is_classic = False
+        self.owes_join = False
+        """True if it is a classic member that has to join: others wait for it, or for what it revoked."""
         self.reason_us: int | None = None
         """Time of the last event that the application has to know, in µs; None if a poll since then was
         successful."""
@@ -441,8 +445,7 @@ class PollConsequences(Checker):
                 process.reason_us = None
             if begun_us > process.raised_us:
                 self._keeps_quiet(host)
-        if process.timer.state in _RECONCILING:
-            self._reconciles(host, process, begun_us)
+        self._reconciles(host, process, begun_us)
         commits = process.commits
         if commits is not None:
             self.report_all(commits.hastens(now_us))
@@ -472,6 +475,7 @@ class PollConsequences(Checker):
         process.idle_us = None
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
+        process.owes_join |= process.is_classic and kind == "revoked" and process.timer.state == _SETTLED
         if phase == "raised":
             process.raised_us = now_us
             process.pauses = True
@@ -511,8 +515,12 @@ class PollConsequences(Checker):
 
     def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
         """Check that in a poll that began then, or earlier, the next step towards the target was taken."""
+        if process.timer.state not in _RECONCILING and not process.owes_join:
+            return
         waited_us = until_us - process.disturbed_us
-        if process.timer.state in _RECONCILING and waited_us > HALF_WINDOW_US and not process.calls_back:
+        commits = process.commits if process.owes_join else None
+        waits = process.calls_back or (commits is not None and commits.in_flight is not None)
+        if waited_us > HALF_WINDOW_US and not waits:
             self.report(
                 "reconciles-on",
                 f"{host} has been {process.timer.state} for {waited_us // 1_000} ms, and does nothing",
@@ -539,6 +547,7 @@ class PollConsequences(Checker):
         process = self._processes[host]
         process.disturbed(now_us)
         process.is_classic = isinstance(target, ClassicMemberState)
+        process.owes_join = target == ClassicMemberState.UNJOINED
         process.pauses = process.pauses and target != JOINING
         starts = event == ClassicMemberEvent.SYNCED or (target == RECONCILING and source != target)
         may_lack_names = source == "ACKNOWLEDGING"  # it may have asked for them before it acknowledged
@@ -552,6 +561,8 @@ class PollConsequences(Checker):
         if type(request) is OffsetCommitRequest:
             process.idle_us = None
         else:
+            if type(request) is JoinGroupRequest:
+                process.owes_join = False
             process.timer.told(request)
             if process.timer.out_since_us is not None:
                 self.report_all(process.timer.sends(request, now_us))
@@ -566,6 +577,7 @@ class PollConsequences(Checker):
         if isinstance(response, Exception) or code:
             process = self._processes[host]
             process.disturbed(now_us)
+            process.owes_join |= isinstance(request, JoinGroupRequest)
             if code not in MENDED:
                 process.reason_us = now_us
 

@@ -65,6 +65,8 @@ class Reconciliation:
                 if after.member_epoch != STATIC_LEAVE_EPOCH:
                     yield from _revocation(step, change, after)
                     yield from self._against_target(step, change, after)
+                else:
+                    yield from _away(step, before, after)
 
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
         """A rebalance timer is restarted by each reconciliation that changed the member.
@@ -166,6 +168,19 @@ def _same_reconciliation(before: ConsumerGroupMember, after: ConsumerGroupMember
     return _same_place(before, after) and before.previous_member_epoch == after.previous_member_epoch
 
 
+def _away(
+    step: GroupStep, before: ConsumerGroupMember | None, after: ConsumerGroupMember
+) -> Iterator[Finding]:
+    """Check that a static member that is away keeps what it is assigned, and has nothing to release."""
+    kept = after.assigned if before is None else before.assigned
+    if after.pending_revocation or after.assigned != kept:
+        yield (
+            "revocation-state",
+            f"{after.member_id} of {step.group_id} is away with {shown(after.assigned)}, it had"
+            f" {shown(kept)}, and with {shown(after.pending_revocation)} to be revoked",
+        )
+
+
 def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMember) -> Iterator[Finding]:
     who = f"{change.member_id} of {step.group_id}"
     unrevoked = after.state == UNREVOKED
@@ -175,7 +190,7 @@ def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMembe
             f"{who} is {after.state} with {shown(after.pending_revocation)} to be revoked",
         )
     before = change.before
-    if before is None or before.member_epoch == STATIC_LEAVE_EPOCH:
+    if before is None:
         return
     if change.lost and not acknowledges(step, change.member_id, freed := in_order(change.lost)):
         yield "revocation-frozen", f"{shown(freed)} was taken from {who}, which has not released it"

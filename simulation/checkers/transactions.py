@@ -179,6 +179,8 @@ class CountedRecords:
         self._open: dict[int, dict[TopicPartition, CountedRange]] = {}
         self._unjudged: set[TopicPartition] = set()
         """Partitions with commits outside of transactions: these may well count twice."""
+        self._expired: set[TopicPartition] = set()
+        """Partitions without an offset since their last transaction: the next one may begin at 0 again."""
 
     def process_began(self, host: str) -> None:
         """Start afresh: a new process has processed nothing."""
@@ -218,13 +220,23 @@ class CountedRecords:
         """Count positions that were in no transaction."""
         self._unjudged |= partitions
 
+    def expired(self, records: tuple[r.Record, ...]) -> None:
+        """Note the offsets that these records delete. A consumer without an offset begins at 0."""
+        self._expired |= {
+            _place(each.key)
+            for each in records
+            if each.value is None and isinstance(each.key, r.OffsetCommitKey)
+        }
+
     def ended(self, producer_id: int, *, commit: bool) -> Iterator[Finding]:
         """Take in the end of a transaction."""
         for partition, each in self._open.pop(producer_id, {}).items():
             if not commit or partition in self._unjudged:
                 continue
             upto = self._counted.get(partition, 0)
-            if each.first is not None and each.first != upto:
+            begins_anew = each.first == 0 and partition in self._expired
+            self._expired.discard(partition)
+            if each.first is not None and each.first != upto and not begins_anew:
                 what = "count twice" if each.first < upto else "count never"
                 low, high = sorted((each.first, upto))
                 yield (
@@ -270,6 +282,7 @@ class Transactions(Checker):
             yield from self._fetch(event, reply)
         elif outcome.records:
             yield from self._offsets.take(event, outcome.records)
+            self._records.expired(outcome.records)
 
     def _commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> None:
         self._offsets.commit(request, reply)

@@ -12,6 +12,9 @@ from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.classic.step import ClassicStep
+from fencepost.coordinator.consumer import heartbeat
+from fencepost.coordinator.consumer.heartbeat import Evaluated
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.migration import downgrade, upgrade
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
@@ -117,6 +120,23 @@ def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
 
 def _forgets_its_id(fenced: Original, self: ClassicMember, *, forget_id: bool) -> None:
     fenced(self, forget_id=True)
+
+
+def _never_joins_again(reconcile: Original, self: ClassicOwnership, *arguments: Any) -> bool:
+    """Nobody gets the partitions that a cooperative member revoked."""
+    done = bool(reconcile(self, *arguments))
+    self.rejoin_wanted = False
+    return done
+
+
+def _expression_stays(
+    original: Original, group: Any, soft: Any, old: ConsumerGroupMember, new: ConsumerGroupMember, **rest: Any
+) -> Evaluated:
+    """A member that comes back with the classic protocol keeps the expression that it subscribed to."""
+    if new.classic is not None:
+        new = msgspec.structs.replace(new, subscribed_topic_regex=old.subscribed_topic_regex)
+    evaluated: Evaluated = original(group, soft, old, new, **rest)
+    return evaluated
 
 
 CLASSIC_MUTANTS: Final = (
@@ -232,5 +252,22 @@ CLASSIC_MUTANTS: Final = (
         ("classic-joins",),
         ("classic-static-members", "classic-slow-members"),
         (instead_of(ClassicMember, "_fenced", _forgets_its_id),),
+    ),
+    Mutant(
+        "revoked-and-not-joined",
+        UNREPORTED,
+        "A member with a cooperative assignor revokes partitions and does not join again.",
+        ("reconciles-on",),
+        _DEPLOY,
+        (instead_of(ClassicOwnership, "reconcile", _never_joins_again),),
+    ),
+    Mutant(
+        "expression-outlives-its-protocol",
+        "KAFKA-19720",
+        "A static member that comes back with the classic protocol keeps its regular expression.",
+        ("classic-migrates",),
+        ("static-migration",),
+        (instead_of(heartbeat, "evaluate", _expression_stays),),
+        ('group.pattern="orders|payments"',),
     ),
 )

@@ -10,7 +10,7 @@ import msgspec
 import fencepost.coordinator.consumer.groups as consumer_groups
 import fencepost.coordinator.consumer.heartbeat as heartbeats
 import fencepost.coordinator.consumer.reconcile as reconciliation
-from fencepost.coordinator.consumer import validation
+from fencepost.coordinator.consumer import leaving, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupTargetAssignmentMemberValue, Record
-from fencepost.simulation.mutants.mutant import Mutant, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, instead_of
 
 CHURN: Final = ("scale-up-and-down", "swarm", "rolling-deploy", "crash-and-return")
 LOSSES: Final = ("lossy-network", "swarm", "partitioned-members", "coordinator-failover")
@@ -176,6 +176,30 @@ def _null_releases(original: Callable[..., bool], owned: Partitions | None, part
     return owned is None or original(owned, partitions)
 
 
+def _away_and_revoking(
+    original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember
+) -> ConsumerGroupMember:
+    """A static member that is away keeps the partitions that it had to release."""
+    away = original(member)
+    return msgspec.structs.replace(
+        away,
+        pending_revocation=member.pending_revocation,
+        assignment_epochs={
+            topic: dict.fromkeys(numbers, 0) for topic, numbers in member.assignment_epochs.items()
+        },
+    )
+
+
+def _says_nothing_new(
+    original: Callable[..., ConsumerGroupMember], self: ConsumerGroupMember, request: Any
+) -> Any:
+    """A member that is known subscribes to what it subscribed to first."""
+    new = original(self, request)
+    if not self.subscribed_topic_names or new is self:
+        return new
+    return msgspec.structs.replace(new, subscribed_topic_names=self.subscribed_topic_names)
+
+
 def _does_nothing(*_arguments: Any, **_named: Any) -> None: ...
 
 
@@ -277,5 +301,21 @@ COORDINATOR_MUTANTS: Final = (
         ("bounded-memory", "timers-armed"),
         CHURN,
         (instead_of(SoftState, "_forget", _does_nothing),),
+    ),
+    Mutant(
+        "away-and-revoking",
+        UNREPORTED,
+        "A static member that leaves for a while keeps partitions that it had to release.",
+        ("revocation-state",),
+        ("static-leave-while-revoking",),
+        (instead_of(leaving, "_away", _away_and_revoking),),
+    ),
+    Mutant(
+        "subscription-not-stored",
+        UNREPORTED,
+        "The coordinator ignores a known member's new subscription.",
+        ("heartbeat-recorded",),
+        ("mixed-subscriptions", "regex-subscriptions"),
+        (instead_of(ConsumerGroupMember, "with_heartbeat", _says_nothing_new),),
     ),
 )

@@ -56,6 +56,12 @@ def _commit_after_release(
         self.commits.make(CommitKind.AUTO, *_put_aside.pop(self.reconciler), self.reconciler.topic_ids())
 
 
+def _commit_unheard(original: Original, self: Reconciler, current: Pass, *arguments: Any) -> PassResult:
+    """The release does not wait for the response to the commit before it."""
+    original(self, current, *arguments)
+    return self._revoke(current)
+
+
 def _commits_what_was_fetched(original: Original, self: Positions, *, delivered: bool) -> Any:
     """Everything handed over is committed, processed or not."""
     return original(self, delivered=True)
@@ -379,5 +385,13 @@ MEMBER_MUTANTS: Final = (
         ("searches-anew",),
         ("lossy-network", "manual-commits"),
         (instead_of(ConsumerMember, "request_failed", _silence_is_no_loss),),
+    ),
+    Mutant(
+        "released-before-the-response",
+        UNREPORTED,
+        "A member commits, and releases its partitions before the response to the commit.",
+        ("commit-before-release",),
+        CHURN,
+        (instead_of(Reconciler, "_commit", _commit_unheard),),
     ),
 )

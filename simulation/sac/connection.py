@@ -175,6 +175,7 @@ class ServerConnection:
                 self._next = 0
             case _:
                 self._next = end
+        self._cluster.tell("on_log_opened", self.client.owner, self._next, bool(self._asked))
         self._send_next()
 
     def _send_next(self) -> None:

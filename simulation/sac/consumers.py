@@ -79,6 +79,9 @@ class SacConsumers(SacChecker):
         """By client: the time since which its process is frozen."""
         self._open: set[str] = set()
         """Owners of connections whose process runs on a node."""
+        self._misread: dict[str, int] = {}
+        """By owner of a connection, the offset from which its node sends since it took the response to an
+        earlier update for the one to the last: that response names no offset, as RabbitMQ's clients do."""
 
     def _of(self, subscriber: SacSubscriber) -> _Seen:
         found = self._seen.get(subscriber)
@@ -250,6 +253,8 @@ class SacConsumers(SacChecker):
                 f"{subscriber.name} answers that it is {'active' if active else 'waiting'} as {seen.state}",
             )
         seen.answered = active
+        if not active and subscriber.connection is not None:
+            self._misread.pop(subscriber.connection.owner, None)
         if active == (offset.kind is OffsetKind.NONE):
             self.report("sac-answers", f"{subscriber.name} answers {offset.kind.name}")
         elif active and seen.next_offset is None:
@@ -281,6 +286,11 @@ class SacConsumers(SacChecker):
 
     # -- messages -------------------------------------------------------------------------------------------
 
+    def on_log_opened(self, owner: str, offset: int, is_stale: bool, now_us: int) -> None:
+        """Note from where a node sends, if that is no choice of the client."""
+        if is_stale:
+            self._misread[owner] = offset
+
     def on_client_credit(self, subscriber: SacSubscriber, chunks: int, now_us: int) -> None:
         """Check that credit is granted only while the node has the log open: it refuses other credit."""
         seen = self._of(subscriber)
@@ -299,10 +309,13 @@ class SacConsumers(SacChecker):
             if seen.since_let_go > 1:
                 self.report("sac-records", f"{subscriber.name} begins with {offset} as it is {seen.state}")
             return
-        if seen.next_offset is not None and offset != seen.next_offset:
-            self.report("sac-records", f"{subscriber.name} gets {offset} in place of {seen.next_offset}")
-        self._in_time(subscriber, seen, offset, now_us)
         connection = subscriber.connection
+        if seen.next_offset is not None and offset != seen.next_offset:
+            begins = None if connection is None else self._misread.pop(connection.owner, None)
+            if begins is None or offset < begins:
+                what = f"gets {offset} in place of {seen.next_offset}"
+                self.report("sac-records", f"{subscriber.name} {what}")
+        self._in_time(subscriber, seen, offset, now_us)
         if connection is not None and connection.may_be_sent > CREDIT:
             self.report("sac-records", f"{subscriber.name} may be sent {connection.may_be_sent} chunks")
         seen.next_offset, seen.handed_us = offset + 1, now_us

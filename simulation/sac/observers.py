@@ -73,6 +73,9 @@ class SacObserver(WorldObserver, declares_hooks=True):
     def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
         """A connection got its client's last answer, to a step-down, and lets the group choose."""
 
+    def on_log_opened(self, owner: str, offset: int, is_stale: bool, now_us: int) -> None:
+        """A node opened the log for an active consumer. `is_stale`: for the answer to an earlier update."""
+
     def on_listed(
         self, groups: Sequence[Mapping[str, object]], consumers: Sequence[object], now_us: int
     ) -> None:

@@ -55,7 +55,8 @@ _TRIES: Final = 20
 """Number of heartbeats after which a member without tasks is a finding, and of searches for a coordinator."""
 _BACKOFF_US: Final = 500_000
 _REBALANCE_TIMEOUT_MS: Final = 10_000
-_SECOND_US: Final = 1_000_000
+_SLACK_US: Final = 2_000_000
+"""Delay of a removal while the log refuses writes."""
 
 
 class _Disturbed(Exception):
@@ -311,28 +312,30 @@ class _Life:
         self._join = msgspec.structs.replace(first, member_id=name, process_id=name)
         self._epoch, self._tasks = JOIN_EPOCH, NO_TASKS
         await self._beat("joins", self._join)
-        since_us: int | None = None
+        began: tuple[int, int] | None = None
+        """The coordinator began to wait between these two times."""
+        last_us = 0
         for _ in range(_TRIES):
             await self._go_on()
-            now_us = self._host.loop.now_us
+            sent_us = self._host.loop.now_us
             response = await self._ask(self._heartbeat(first, epoch, owned))
-            if since_us is not None and response.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
+            if began is not None and response.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                 break
             if response.error_code:
                 self._report(
                     "streams-answers", f"a member releases nothing, and gets {response.error_code.name}"
                 )
                 raise _Disturbed
-            epoch = response.member_epoch
-            if response.tasks is not None and since_us is None:
-                since_us = now_us
-        took_us = 0 if since_us is None else self._host.loop.now_us - since_us
-        timeout_us = _REBALANCE_TIMEOUT_MS * 1_000
-        if not timeout_us <= took_us <= timeout_us + self._host.interval_us + 2 * _SECOND_US:
+            epoch, last_us = response.member_epoch, sent_us
+            if response.tasks is not None and began is None:
+                began = sent_us, self._host.loop.now_us
+        since_us, until_us = began or (0, 0)
+        took_us, stayed_us = self._host.loop.now_us - since_us, last_us - until_us
+        if not stayed_us - _SLACK_US <= _REBALANCE_TIMEOUT_MS * 1_000 <= took_us:
             self._report(
                 "streams-sessions",
-                f"a member releases nothing, and is removed after {took_us // 1_000} ms of its"
-                f" {_REBALANCE_TIMEOUT_MS} ms",
+                f"a member releases nothing, is a member after {stayed_us // 1_000} ms, and removed after"
+                f" {took_us // 1_000} ms of its {_REBALANCE_TIMEOUT_MS} ms",
             )
 
     async def _lose_topic(self) -> None:

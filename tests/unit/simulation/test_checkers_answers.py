@@ -44,7 +44,13 @@ def known_group() -> KnownGroup:
     known = KnownGroup()
     held = {X: {0: 3, 1: 5}}
     known.members["D"] = ConsumerGroupMember(
-        member_id="D", member_epoch=5, previous_member_epoch=4, assigned={X: (0, 1)}, assignment_epochs=held
+        member_id="D",
+        member_epoch=5,
+        previous_member_epoch=4,
+        rebalance_timeout_ms=1000,
+        subscribed_topic_names=("x",),
+        assigned={X: (0, 1)},
+        assignment_epochs=held,
     )
     known.members["S"] = ConsumerGroupMember(
         member_id="S", instance_id="i", member_epoch=5, previous_member_epoch=5
@@ -175,9 +181,32 @@ def test_a_reply_tells_what_is_stored(request_, answer, broken):
     assert found == ({broken} if broken else set())
 
 
+@pytest.mark.parametrize(
+    ("said", "stored"),
+    [
+        ({"subscribed_topic_names": ("y", "x", "y")}, {"subscribed_topic_names": ("x", "y")}),
+        ({"subscribed_topic_regex": "x.*"}, {"subscribed_topic_regex": "x.*"}),
+        ({"server_assignor": "range"}, {"server_assignor": "range"}),
+        ({"rebalance_timeout_ms": 2000}, {"rebalance_timeout_ms": 2000}),
+        ({"rack_id": "a"}, {"rack_id": "a"}),
+        ({}, {}),
+    ],
+)
+def test_the_stored_member_is_what_it_says(said, stored):
+    before = known_group().members["D"]
+    right = msgspec.structs.replace(before, **stored)
+    request = heartbeat("D", 5, **said)
+    assert not list(check_reply(request, reply(5), before, right, None))
+    other = msgspec.structs.replace(right, subscribed_topic_regex="left over")
+    classic = msgspec.structs.replace(right, classic=r.ClassicMemberMetadata(1000, ()))
+    for wrong in (other, classic, *([before] if said else [])):
+        names = [name for name, _ in check_reply(request, reply(5), before, wrong, None)]
+        assert names == ["heartbeat-recorded"]
+
+
 def test_a_changed_assignment_is_told():
     after = known_group().members["D"]
-    before = ConsumerGroupMember(member_id="D", member_epoch=5)
+    before = msgspec.structs.replace(after, assigned={})
     names = [name for name, _ in check_reply(heartbeat("D", 5), reply(5), before, after, None)]
     assert names == ["assignment-present"]
 

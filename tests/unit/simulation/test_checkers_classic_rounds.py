@@ -48,6 +48,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.checkers.classic_rounds import ClassicRounds
+from fencepost.simulation.mutants.registry import MUTANTS
 
 E = ErrorCode
 SAID = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
@@ -533,6 +534,19 @@ def test_a_group_that_stays_behind_without_a_member_of_the_newer_protocol(
     monkeypatch.setattr(downgrade, "may_downgrade", lambda *_, **__: False)
     pair.step(consumer(epoch=-1))
     assert pair.found == ["classic-migrates"]
+
+
+def test_a_classic_member_of_a_consumer_group_that_keeps_an_expression(
+    pair: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair.step(consumer())
+    pair.beat("c-1")
+    with MUTANTS["expression-outlives-its-protocol"].apply():
+        group = pair.live.groups["g"]
+        kept = msgspec.structs.replace(group.members["c-1"], subscribed_topic_regex="x.*")
+        monkeypatch.setitem(group._members, "c-1", kept)
+        pair.join("c-1")
+    assert "classic-migrates" in pair.found
 
 
 @pytest.mark.parametrize("code", [E.NONE, E.UNKNOWN_MEMBER_ID])

@@ -19,7 +19,7 @@ from fencepost.simulation.checkers.commit_attempts import CommitRetries
 from tests.unit.simulation.member_worlds import world_of_members
 
 SECOND = 1_000_000
-P0 = TopicPartition("x", 0)
+P0, P1 = TopicPartition("x", 0), TopicPartition("x", 1)
 LOADING, STALE = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.STALE_MEMBER_EPOCH
 NO_TOPIC, UNKNOWN = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_MEMBER_ID
 LATE = RequestTimedOut("late")
@@ -61,6 +61,24 @@ def test_partitions_are_not_released_while_a_commit_of_them_may_be_made_again(st
     commit(checker, outcome, 1)
     checker.on_callback("m", "revoked", "begin", (P0,), SECOND)
     assert checker.found == (["commit-before-release"] if flagged and state != "PREPARE_LEAVING" else [])
+
+
+@pytest.mark.parametrize(("at_s", "partition", "flagged"), [(2, P0, True), (2, P1, False), (300, P0, False)])
+def test_partitions_are_not_released_before_the_response_to_their_commit(at_s, partition, flagged):
+    checker = checker_of("auto")
+    checker.on_member_state("m", "target received", "STABLE", "RECONCILING", 0)
+    request = OffsetCommitRequest(group_id="g", offsets={P0: OffsetAndMetadata(offset=5)})
+    checker.takes_request("m", request, SECOND)
+    checker.on_callback("m", "revoked", "begin", (partition,), at_s * SECOND)
+    assert checker.found == (["commit-before-release"] if flagged else [])
+
+
+def test_a_commit_that_failed_before_the_rebalance_is_made_again_in_it():
+    checker = checker_of("auto")
+    commit(checker, LOADING, 1)
+    checker.on_member_state("m", "target received", "STABLE", "RECONCILING", 2 * SECOND)
+    checker.on_callback("m", "revoked", "begin", (P0,), 3 * SECOND)
+    assert checker.found == ["commit-before-release"]
 
 
 def test_a_commit_before_a_release_is_made_again_until_its_time_is_over():

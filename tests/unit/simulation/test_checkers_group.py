@@ -335,6 +335,32 @@ def test_revoking_without_pending_partitions_is_flagged(history):
     )
 
 
+@pytest.mark.parametrize(
+    ("assigned", "pending", "broken"),
+    [
+        ({"x": (0, 1)}, {}, set()),
+        ({"x": (0, 1)}, {"x": (2, 3)}, {"revocation-state"}),
+        ({"x": (0,)}, {}, {"revocation-state", "revocation-frozen"}),
+    ],
+    ids=["kept", "to-release", "taken"],
+)
+def test_a_static_member_that_is_away_keeps_what_it_is_assigned(assigned, pending, broken):
+    history = History()
+    everything = {"x": (0, 1, 2, 3)}
+    history.write(
+        subscribes("A", "x", instance_id="i"), epoch(2), target("A", **everything), target_epoch(2),
+        current("A", 2, everything),
+    )  # fmt: skip
+    history.write(
+        subscribes("B", "x"), epoch(3), target("A", x=(0, 1)), target("B", x=(2, 3)), target_epoch(3)
+    )
+    a_revokes(history)
+    state = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+    away = current("A", -2, assigned, pending, state, previous=2, since=0)
+    found = history.write(away, event=heartbeat("A", -2))
+    assert found & {"revocation-state"} == broken & {"revocation-state"}
+
+
 def test_a_revocation_is_frozen_until_it_is_acknowledged(history):
     b_joins(history)
     a_revokes(history)

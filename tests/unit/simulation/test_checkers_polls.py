@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -247,6 +247,34 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
     assert polls.found == []
     look(polls, 64)
     assert polls.found == ([] if calls_back else ["reconciles-on"])
+
+
+@pytest.mark.parametrize("joins", [False, True])
+def test_a_cooperative_member_that_revoked_joins_again(polls, joins):
+    moves(polls, ClassicMemberEvent.SYNCED, "COMPLETING_REBALANCE", ClassicMemberState.STABLE, 3)
+    polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", "revoked", "end", (P1,), 3 * SECOND)
+    if joins:
+        moves(polls, ClassicMemberEvent.REJOIN, "STABLE", ClassicMemberState.UNJOINED, 4)
+        request = JoinGroupRequest(
+            group_id="g",
+            member_id="m",
+            protocol_type="consumer",
+            protocols=(),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=40_000,
+        )
+        polls.takes_request("m", request, 4 * SECOND)
+    look(polls, 33)
+    assert polls.found == []
+    look(polls, 64)
+    assert polls.found == ([] if joins else ["reconciles-on"])
+
+
+def test_a_member_that_is_to_join_again_sends_a_join(polls):
+    moves(polls, ClassicMemberEvent.REJOIN, "STABLE", ClassicMemberState.UNJOINED, 3)
+    look(polls, 64)
+    assert polls.found == ["reconciles-on"]
 
 
 def test_a_poll_that_raises_an_earlier_error_takes_no_step(polls):

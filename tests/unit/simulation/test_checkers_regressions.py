@@ -62,6 +62,26 @@ def test_a_seed_that_once_failed_passes(scenario, seed):
     assert result.converged
 
 
+@pytest.mark.parametrize(
+    ("scenario", "seed", "override"),
+    [
+        # An offset had expired, and its records were processed from the beginning.
+        ("transactions-and-plain-commits", 20001, "transactions.plain=0"),
+        # A member did not learn from the response to a commit that it had replaced.
+        ("coordinator-failover", 20000, "network.latency=1s"),
+        ("static-migration", 20002, "network.latency=1s"),
+        # A node took the response to an earlier update for the one to its last.
+        ("sac-operators", 20000, "network.latency=1s"),
+        # Removals were timed by the responses that told of them.
+        ("streams-other-applications", 20000, "network.latency=1s"),
+    ],
+)
+def test_a_seed_with_other_settings_that_once_failed_passes(scenario, seed, override):
+    result = run(load_any(scenario, overrides=[override]), seed)
+    assert result.violations == []
+    assert result.converged
+
+
 @pytest.mark.parametrize("seed", [0, 2, 5])
 def test_a_topic_that_is_created_again_at_once_is_another(seed):
     """Commits of the old topic reached the new one of its name, and its first records were skipped."""

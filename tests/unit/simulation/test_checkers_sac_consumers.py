@@ -211,6 +211,20 @@ def test_a_gap_is_found(active: Scene) -> None:
     assert active.found == ["sac-records"]
 
 
+@pytest.mark.parametrize(
+    ("offset", "is_stale", "found"), [(6, True, []), (7, True, ["sac-records"]), (6, False, ["sac-records"])]
+)
+def test_a_node_that_takes_an_earlier_response_for_the_last_one_sends_from_elsewhere(
+    waiting: Scene, offset: int, is_stale: bool, found: list[str]
+) -> None:
+    waiting.store(4)
+    waiting.checker.on_log_opened(OWNER, offset, is_stale, 0)
+    waiting.activate(AT(5))
+    waiting.process(6)
+    waiting.process(7)
+    assert waiting.found == found
+
+
 def test_a_late_message_is_found(active: Scene) -> None:
     active.process(5)
     active.process(6, after_s=60)

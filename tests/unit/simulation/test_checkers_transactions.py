@@ -340,6 +340,19 @@ def test_records_that_count_twice_or_never_are_reported(scene, first, reported):
     assert scene.found == reported
 
 
+@pytest.mark.parametrize(("first", "reported"), [(5, []), (0, []), (3, ["exactly-once"])])
+def test_records_count_again_from_the_beginning_after_their_offset_expired(scene, first, reported):
+    scene.staged(5)
+    scene.end()
+    scene.over()
+    gone = r.Record(r.OffsetCommitKey("g", "x", 0), None)
+    scene.step(DeadlineReached(), lambda _: Outcome(records=(gone,)))
+    assert scene.add() is E.NONE
+    scene.commit(9, first=first)
+    scene.end()
+    assert scene.found == reported
+
+
 def test_a_commit_that_is_not_written_as_sent_is_reported(scene):
     assert scene.commit(5, producer_id=-1) is E.NONE
     assert scene.found == []
