@@ -62,7 +62,7 @@ _WAITS_S = 0.03
 """Time after which a request without a response is assumed to wait for other members, in seconds."""
 _UNANSWERED_S = 0.1
 """Time for which a response is awaited that Kafka is known not to give, in seconds."""
-_GRACE_S = 0.3
+_GRACE_S = 2.0
 """Time by which our own timers may end a wait later than the broker, in seconds."""
 _LONGEST_WAIT_S = 60.0
 _CLASSIC_DESCRIPTION = 5
@@ -248,6 +248,7 @@ class Lockstep:
         match step:
             case Wait():
                 await asyncio.sleep(step.ms / 1000)
+                await self._timers_are_over()
                 await self._settle()
             case AwaitStep():
                 await self._await_answers(step.ms / 1000)
@@ -462,6 +463,34 @@ class Lockstep:
         while waiting.ours.answer is None and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
             self._own.advance(self._now_ms())
+
+    async def _timers_are_over(self) -> None:
+        """Wait until a timer that ended on one side has ended on the other: a busy machine delays both.
+
+        What still differs then is found by the next request. Descriptions change nothing on the broker.
+        """
+        deadline = self._loop.time() + _SETTLE_S
+        while True:
+            self._own.advance(self._now_ms())
+            if await self._same_members() or self._loop.time() > deadline:
+                return
+            await asyncio.sleep(_POLL_S)
+
+    async def _same_members(self) -> bool:
+        """Return true if the group has the same members, and a classic one the same state, on both sides."""
+        found = self._own.coordinator.kinds.find(self._situation.group_id)
+        if found is None or not self._connections:
+            return True
+        kind, group = found
+        members: set[MemberId] = set(group.members)
+        if kind is self._own.coordinator.classic:
+            (described,) = await self._described_as_classic()
+            phases = described.group_state, str(group.state)
+            return phases[0] == phases[1] and members == {each.member_id for each in described.members}
+        if kind is self._own.coordinator.consumer:
+            (theirs,) = (await self._described_by_broker()).groups
+            return members == {each.member_id for each in theirs.members}
+        return True
 
     async def _finish_late(self, exchange: ConformExchange, answering: asyncio.Task[Any]) -> None:
         """Wait for the broker after our side has responded, unless Kafka is known not to respond."""
