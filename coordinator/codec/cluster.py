@@ -104,11 +104,6 @@ METADATA_REQUEST = Layout(
 )
 
 
-def _offline(partition: cluster.PartitionMetadata, _: int) -> tuple[int, ...]:
-    """Replicas that run are in sync."""
-    return tuple(node_id for node_id in partition.replicas if node_id not in partition.in_sync)
-
-
 _TOPIC = Layout(
     cluster.TopicMetadata,
     {"authorized_operations": "topic_authorized_operations"},
@@ -116,8 +111,13 @@ _TOPIC = Layout(
         "name": NULL_IF_POSSIBLE,
         "partitions": Layout(
             cluster.PartitionMetadata,
-            {"partition": "partition_index", "replicas": "replica_nodes", "in_sync": "isr_nodes"},
-            write={"offline_replicas": _offline, "eligible_leader_replicas": (), "last_known_elr": ()},
+            {
+                "partition": "partition_index",
+                "replicas": "replica_nodes",
+                "in_sync": "isr_nodes",
+                "offline": "offline_replicas",
+            },
+            write={"eligible_leader_replicas": (), "last_known_elr": ()},
         ),
     },
 )

@@ -1,8 +1,8 @@
 """Produce (0), Fetch (1), ListOffsets (2), DeleteRecords (21), OffsetForLeaderEpoch (23).
 
 Produce 13 and Fetch 13 bring topic ids in place of names; Fetch 7 sessions, 11 racks and the preferred read
-replica, 12 leader epochs checked by the log, 15 moves the replica id into a tagged field. ListOffsets 7 to 11
-add timestamps with a meaning only.
+replica, 12 leader epochs checked by the log, 15 moves the replica id into a tagged field. Produce 10 and
+Fetch 16 bring new leaders (KIP-951). ListOffsets 7 to 11 add timestamps with a meaning only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from fencepost.coordinator.codec.layout import Layout, Via, only, row
 from fencepost.coordinator.codec.offsets import of_topic
 from fencepost.coordinator.protocol import logs
-from fencepost.coordinator.protocol.ids import NO_EPOCH
+from fencepost.coordinator.protocol.cluster import Node
 
 _READ_COMMITTED = 1
 _CONSUMER = -1
@@ -23,6 +23,7 @@ _FIRST_FETCH_FROM_FOLLOWERS = 11
 _FIRST_FETCH_BY_ID = 13
 _PARTITION = {"partition": "partition_index"}
 _TOPIC = {"name": "topic"}
+_CURRENT_LEADER = row("leader_id", "leader_epoch")
 
 PRODUCE_REQUEST = Layout(
     logs.ProduceRequest,
@@ -40,16 +41,20 @@ PRODUCE_REQUEST = Layout(
 )
 PRODUCE_RESPONSE = Layout(
     logs.ProduceResponse,
-    {"topics": "responses"},
+    {"topics": "responses", "leaders": "node_endpoints"},
     fields={
         "topics": of_topic(
             Layout(
                 logs.AppendedPartition,
                 {"partition": "index", "log_append_time_ms": "log_append_time"},
-                fields={"record_errors": Layout(logs.RecordError, {"message": "batch_index_error_message"})},
+                fields={
+                    "current_leader": _CURRENT_LEADER,
+                    "record_errors": Layout(logs.RecordError, {"message": "batch_index_error_message"}),
+                },
             ),
             names={"partitions": "partition_responses"},
-        )
+        ),
+        "leaders": Layout(Node),
     },
 )
 
@@ -74,10 +79,6 @@ def _fetch(values: dict[str, Any], context: Any) -> logs.FetchRequest:
     )
 
 
-def _diverging(one: logs.FetchedPartition, _: int) -> tuple[int, int] | None:
-    return None if one.diverging_epoch == NO_EPOCH else (one.diverging_epoch, one.high_watermark)
-
-
 FETCH_REQUEST = Layout(
     logs.FetchRequest,
     {"max_wait_ms": "max_wait", "forgotten": "forgotten_topics_data"},
@@ -94,21 +95,27 @@ FETCH_REQUEST = Layout(
 )
 FETCH_RESPONSE = Layout(
     logs.FetchResponse,
-    {"topics": "responses"},
+    {"topics": "responses", "leaders": "node_endpoints"},
     fields={
         "topics": of_topic(
             Layout(
                 logs.FetchedPartition,
-                _PARTITION | {"batches": "records", "aborted": "aborted_transactions"},
+                _PARTITION
+                | {
+                    "batches": "records",
+                    "aborted": "aborted_transactions",
+                    "diverging_end": "diverging_epoch",
+                },
                 fields={
+                    "current_leader": _CURRENT_LEADER,
                     "aborted": Layout(logs.AbortedTransaction),
                     "batches": Via(read=lambda records: (bytes(records),) if records else (), null=()),
-                    "diverging_epoch": Via(of=row("epoch", "end_offset"), read=lambda end: end[0]),
+                    "diverging_end": row("epoch", "end_offset"),
                 },
-                write={"diverging_epoch": _diverging},
             ),
             names=_TOPIC,
-        )
+        ),
+        "leaders": Layout(Node),
     },
 )
 

@@ -75,7 +75,9 @@ class PartitionMetadata(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     replicas: tuple[int, ...] = ()
     """The brokers that have a replica."""
     in_sync: tuple[int, ...] = ()
-    """Those replicas that run, the leader first."""
+    """Those replicas that run and have all records."""
+    offline: tuple[int, ...] = ()
+    """Those replicas whose brokers are stopped."""
     leader_epoch: int = 0
     error_code: ErrorCode = ErrorCode.NONE
 

@@ -19,10 +19,11 @@ class ClusterKey(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False
 
 
 class ClusterValue(msgspec.Struct, frozen=True, tag=100, array_like=True, gc=False):
-    """The cluster's id, and the number of changes of its topics."""
+    """The cluster's id, and the numbers of changes of its topics and of its partitions' leaders."""
 
     cluster_id: str
     image_version: int
+    leader_changes: int = 0
 
 
 class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
@@ -32,12 +33,16 @@ class TopicKey(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
 
 
 class TopicValue(msgspec.Struct, frozen=True, tag=101, array_like=True, gc=False):
-    """A topic's name, number of partitions, replicas of each, and manual placement."""
+    """A topic's name, number of partitions, replicas of each, and manual placement.
+
+    `leader_changes` is the cluster's number when the topic was created: leader epochs count from there.
+    """
 
     name: str
     partitions: int
     replicas: int = 1
     assignments: tuple[tuple[int, ...], ...] = ()
+    leader_changes: int = 0
 
 
 class ConfigKey(msgspec.Struct, frozen=True, tag=102, array_like=True, gc=False):

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 
@@ -83,12 +84,16 @@ class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
     record_errors: tuple[RecordError, ...] = ()
     """The records because of which the batch was refused."""
+    current_leader: tuple[int, int] | None = None
+    """The broker to send to instead, and its leader epoch (KIP-951)."""
 
 
 class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A result for each partition of the request, in its order."""
 
     topics: tuple[OfTopic[AppendedPartition], ...]
+    leaders: tuple[Node, ...] = ()
+    """The addresses of the current leaders in it."""
 
 
 class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -141,10 +146,12 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     batches: tuple[bytes, ...] = ()
     aborted: tuple[AbortedTransaction, ...] | None = None
     """Aborted transactions; None unless only committed records were asked for."""
-    diverging_epoch: int = NO_EPOCH
-    """The epoch of the log, if it never had the client's last record; it ends at the high watermark."""
+    diverging_end: tuple[int, int] | None = None
+    """An epoch and the offset after its records, if the client's last record is not in the log (KIP-595)."""
     preferred_read_replica: int = NO_REPLICA
     """The broker that the client shall fetch from instead (KIP-392)."""
+    current_leader: tuple[int, int] | None = None
+    """The leader and its epoch, if the client knows others (KIP-951)."""
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +160,8 @@ class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
     topics: tuple[OfTopic[FetchedPartition], ...] = ()
+    leaders: tuple[Node, ...] = ()
+    """The addresses of the current leaders in it."""
 
 
 class OffsetSpec(enum.IntEnum):

@@ -184,7 +184,7 @@ class Brokers:
             raise FencepostError(f"broker {node_id} is stopped already")
         if running == [node_id]:
             raise FencepostError(f"broker {node_id} is the last running one: close all of them instead")
-        self.cluster.stopped |= {node_id}
+        self.cluster.stop_node(node_id)
         following = self.cluster.running_from(node_id)
         for shard in self.groups.shards:
             if shard.node_id == node_id:
@@ -192,7 +192,7 @@ class Brokers:
         await self._listeners[node_id - 1].close()
 
     async def start_broker(self, node_id: int) -> None:
-        """Start a broker that was stopped, on its port. It leads its partitions again.
+        """Start a broker that was stopped, on its port. It leads the partitions that had no other leader.
 
         :raises FencepostError: if there is no such broker, or it runs.
         :raises EnvironmentLacks: if its port was taken in the meantime.
@@ -201,7 +201,7 @@ class Brokers:
         if node_id not in self.cluster.stopped:
             raise FencepostError(f"broker {node_id} is running already")
         await self._listen(self.services[node_id - 1], self._listeners[node_id - 1])
-        self.cluster.stopped -= {node_id}
+        self.cluster.start_node(node_id)
 
     def check_known(self, node_id: int) -> None:
         """Refuse a broker that does not exist.
@@ -213,7 +213,8 @@ class Brokers:
             raise FencepostError(f"there is no broker {node_id!r}; the brokers are numbered {known}")
 
     def restart(self) -> None:
-        """Stop and start again: connections break, and the groups are loaded from the journal.
+        """Stop and start again: connections break, leader epochs rise, and the groups are loaded from the
+        journal.
 
         :raises InconsistentRecord: if the journal is broken.
         """
@@ -222,6 +223,7 @@ class Brokers:
         self.groups.close()
         for listener in self._listeners:
             listener.drop()
+        self.cluster.restart_nodes()
         self.groups.start(self.clock, self.cluster.image)
         self.transactions.start(self.clock)
 

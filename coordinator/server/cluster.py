@@ -31,6 +31,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
+from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART, Leadership, running
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
@@ -41,8 +42,6 @@ MAX_CLUSTER_PARTITIONS = 100_000
 """The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
 """Number of producer ids that are recorded together, as in Kafka: a restart leaves a gap."""
-NO_LEADER = -1
-"""The leader of a partition whose replicas are all stopped."""
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
@@ -118,6 +117,8 @@ class KafkaCluster:
         """All brokers, including stopped ones."""
         self.stopped: frozenset[int] = frozenset()
         """The ids of the brokers that are stopped."""
+        self.leader_changes = 0
+        """The number of events so far that changed leaders: broker stops, starts, restarts, elections."""
         self.replica_selector: ReplicaSelector | None = None
         """The setting `replica.selector.class`."""
         self.image = TopicsImage()
@@ -132,6 +133,12 @@ class KafkaCluster:
         self._storage = storage
         self._logs: dict[TopicId, dict[int, PartitionLog]] = {}
         self._log_starts: dict[LogStartKey, int] = {}
+        self._created_at: dict[TopicId, int] = {}
+        """The number of changes of leaders before each topic was created."""
+        self._loaded_at = 0
+        """The number of changes when the cluster was loaded."""
+        self._leaderships: dict[TopicId, dict[int, Leadership]] = {}
+        """The partitions that existed at the last change of leaders, and their state since then."""
         self._next_producer_id = 1
         self._producer_ids_end = 1
         """Ids from here on are on no record yet."""
@@ -140,13 +147,15 @@ class KafkaCluster:
 
     def _load(self, storage: Storage) -> None:
         topics: dict[TopicId, Topic] = {}
-        version = 0
+        version, created_at = 0, dict[TopicId, int]()
         for record in storage.cluster_records():
             match record:
-                case ClusterRecord(ClusterKey(), ClusterValue(cluster_id, version)):
-                    self.cluster_id = cluster_id
+                case ClusterRecord(ClusterKey(), ClusterValue(cluster_id, version, leader_changes)):
+                    self.cluster_id, self.leader_changes = cluster_id, leader_changes + 1
                 case ClusterRecord(TopicKey(topic_id), TopicValue() as value):
-                    topics[topic_id] = Topic(topic_id=topic_id, **msgspec.structs.asdict(value))
+                    fields = msgspec.structs.asdict(value)
+                    created_at[topic_id] = fields.pop("leader_changes")
+                    topics[topic_id] = Topic(topic_id=topic_id, **fields)
                 case ClusterRecord(TopicKey(topic_id), None):
                     topics.pop(topic_id, None)
                 case ClusterRecord(ConfigKey() as key, ConfigValue(entries)):
@@ -160,9 +169,23 @@ class KafkaCluster:
                 case ClusterRecord(LogStartKey() as key, None):
                     self._log_starts.pop(key, None)
         self.image = TopicsImage.of(topics.values(), version)
+        self._restore_logs(storage)
+        self._loaded_at, self._created_at = self.leader_changes, created_at
+        self._lead_all()
+
+    def _restore_logs(self, storage: Storage) -> None:
+        topics = self.image.by_id
         for topic_id, partition, batch in storage.batches():
             if topic_id in topics:
                 self.log(topics[topic_id], partition).restore(batch)
+
+    def _lead_all(self) -> None:
+        """Let records that are appended to loaded logs have a later epoch than all that are in them."""
+        if self.leader_changes:
+            self._write_cluster()
+        for topic_id, logs in self._logs.items():
+            for log in logs.values():
+                log.lead(self._first_epoch(topic_id))
 
     def _write(self, *records: ClusterRecord) -> None:
         if self._storage is not None and records:
@@ -192,20 +215,66 @@ class KafkaCluster:
         place = ids.index(node_id)
         return next(each for each in ids[place:] + ids[:place] if each not in self.stopped)
 
+    def leadership(self, topic: Topic, partition: int) -> Leadership:
+        """Return the leader of a partition, its epoch and its replicas."""
+        changed = self._leaderships.get(topic.topic_id, {}).get(partition)
+        if changed is not None:
+            return changed
+        replicas = self.replica_ids(topic, partition)
+        return Leadership.first(replicas, self.stopped, self._first_epoch(topic.topic_id))
+
     def leader_id(self, topic: Topic, partition: int) -> int:
-        """Return the broker that serves a partition: its first replica that runs; NO_LEADER if all are
-        stopped."""
-        if not self.stopped:
+        """Return the broker that serves a partition; NO_LEADER if its in-sync replicas are all stopped."""
+        if not self.leader_changes:
             placed = self._placed(topic, partition)
             return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
-        return next(iter(self.in_sync_ids(topic, partition)), NO_LEADER)
+        return self.leadership(topic, partition).leader_id
+
+    def leader_epoch(self, topic: Topic, partition: int) -> int:
+        """Return the leader epoch of a partition, which rises with each change of its leader."""
+        if not self.leader_changes:
+            return 0
+        changed = self._leaderships.get(topic.topic_id, {}).get(partition)
+        return self._first_epoch(topic.topic_id) if changed is None else changed.epoch
+
+    def _first_epoch(self, topic_id: TopicId) -> int:
+        """Return 0, or a higher epoch than any before the cluster was loaded."""
+        created_at = self._created_at.get(topic_id, self._loaded_at)
+        return EPOCHS_OF_A_RESTART * max(0, self._loaded_at - created_at)
 
     def in_sync_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """Return the in-sync replicas of a partition: those that run. The leader is the first."""
-        replicas = self.replica_ids(topic, partition)
-        if not self.stopped:
-            return replicas
-        return tuple(node_id for node_id in replicas if node_id not in self.stopped)
+        """Return the in-sync replicas of a partition that run."""
+        return running(self.leadership(topic, partition).in_sync, self.stopped)
+
+    def stop_node(self, node_id: int) -> None:
+        """Let other replicas lead the partitions of a broker. A partition without one has no leader."""
+        self._change_leaders(lambda each: each.without(node_id))
+        self.stopped |= {node_id}
+
+    def start_node(self, node_id: int) -> None:
+        """Let a stopped broker lead the partitions that only it can lead, and follow in the others."""
+        self._change_leaders(lambda each: each.with_started(node_id, self.stopped))
+        self.stopped -= {node_id}
+
+    def restart_nodes(self) -> None:
+        """Give each partition the leader epoch that it has after all brokers were killed and started."""
+        self._change_leaders(Leadership.restarted)
+
+    def elect_preferred_leaders(self) -> None:
+        """Let the first replica of each partition lead it, if it runs and has all records."""
+        self._change_leaders(lambda each: each.preferred(self.stopped))
+
+    def _change_leaders(self, change: Callable[[Leadership], Leadership]) -> None:
+        after: dict[TopicId, dict[int, Leadership]] = {}
+        for topic in self.image.by_id.values():
+            states = {number: change(self.leadership(topic, number)) for number in range(topic.partitions)}
+            after[topic.topic_id] = states
+        self._leaderships = after
+        self.leader_changes += 1
+        self._write_cluster()
+        for topic_id, states in after.items():
+            for number, log in self._logs.get(topic_id, {}).items():
+                log.lead(states[number].epoch)
 
     def preferred_read_replica(self, topic: Topic, partition: int, rack_id: str) -> int:
         """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader."""
@@ -213,10 +282,11 @@ class KafkaCluster:
             return NO_REPLICA
         in_sync = self.in_sync_ids(topic, partition)
         nodes = [node for node in self.nodes if node.node_id in in_sync]
-        return preferred_read_replica(self.replica_selector, rack_id, nodes, in_sync[0])
+        leader_id = self.leader_id(topic, partition)
+        return preferred_read_replica(self.replica_selector, rack_id, nodes, leader_id)
 
     def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """Return the brokers of a partition's replicas, its leader first.
+        """Return the brokers of a partition's replicas, the preferred leader first.
 
         There may be fewer brokers than when the topic was created.
         """
@@ -335,6 +405,8 @@ class KafkaCluster:
     def delete_topic(self, topic: Topic) -> None:
         """Delete a topic with its records."""
         logs = self._logs.pop(topic.topic_id, {})
+        self._leaderships.pop(topic.topic_id, None)
+        self._created_at.pop(topic.topic_id, None)
         self.set_configs(ConfigKey(ResourceType.TOPIC, topic.name), {})
         self._change(self.image.without(topic.name))
         if self._storage is not None:
@@ -426,6 +498,8 @@ class KafkaCluster:
 
     def _change(self, image: TopicsImage) -> None:
         before, self.image = self.image, image
+        for topic_id in image.by_id:
+            self._created_at.setdefault(topic_id, self.leader_changes)
         gone = (
             ClusterRecord(TopicKey(topic_id), None)
             for topic_id in before.by_id
@@ -434,13 +508,23 @@ class KafkaCluster:
         new = (
             ClusterRecord(
                 TopicKey(topic.topic_id),
-                TopicValue(topic.name, topic.partitions, topic.replicas, topic.assignments),
+                TopicValue(
+                    topic.name,
+                    topic.partitions,
+                    topic.replicas,
+                    topic.assignments,
+                    self._created_at[topic.topic_id],
+                ),
             )
             for topic in image.by_id.values()
             if before.by_id.get(topic.topic_id) != topic
         )
-        self._write(ClusterRecord(ClusterKey(), ClusterValue(self.cluster_id, image.version)), *gone, *new)
+        self._write_cluster(*gone, *new)
         self.on_change(image)
+
+    def _write_cluster(self, *records: ClusterRecord) -> None:
+        value = ClusterValue(self.cluster_id, self.image.version, self.leader_changes)
+        self._write(ClusterRecord(ClusterKey(), value), *records)
 
     def name_of(self, topic_id: TopicId) -> str | None:
         """Return the name of the topic with that id, if there is one."""
@@ -490,7 +574,7 @@ class KafkaCluster:
         if log is None:
             self.check_partition(topic, partition)
             start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
-            log = logs[partition] = PartitionLog(start=start)
+            log = logs[partition] = PartitionLog(self.leader_epoch(topic, partition), start=start)
             log.settings = self._log_settings(topic.name)
             if self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)

@@ -20,7 +20,8 @@ from fencepost.coordinator.protocol.cluster import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.cluster import NO_LEADER, check_replicas, check_topic_name
+from fencepost.coordinator.server.cluster import check_replicas, check_topic_name
+from fencepost.coordinator.server.leaders import NO_LEADER, running
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
@@ -144,13 +145,15 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
 
 
 def _partition(services: Services, topic: Topic, number: int) -> PartitionMetadata:
-    leader_id = services.cluster.leader_id(topic, number)
+    state, stopped = services.cluster.leadership(topic, number), services.cluster.stopped
     return PartitionMetadata(
         partition=number,
-        leader_id=leader_id,
-        replicas=services.cluster.replica_ids(topic, number),
-        in_sync=services.cluster.in_sync_ids(topic, number),
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id == NO_LEADER else ErrorCode.NONE,
+        leader_id=state.leader_id,
+        leader_epoch=state.epoch,
+        replicas=state.replicas,
+        in_sync=running(state.in_sync, stopped),
+        offline=() if not stopped else tuple(each for each in state.replicas if each in stopped),
+        error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader_id == NO_LEADER else ErrorCode.NONE,
     )
 
 

@@ -28,6 +28,10 @@ from fencepost.coordinator.server.fetch_sessions import (
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
 
+_LEADERS_FROM = 16
+"""The first version of Fetch with the current leader in errors."""
+_NEW_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+
 
 class FetchApi:
     """The handler of Fetch, with the fetch sessions of its broker."""
@@ -48,7 +52,7 @@ class FetchApi:
         if session is not None:
             session.find_names(name_of)
             wanted = session.wanted
-        fetch = _Fetch(services, request, session, wanted)
+        fetch = _Fetch(services, request, session, wanted, asked)
         found = fetch.read()
         needed = min(request.min_bytes, request.max_bytes)
         if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
@@ -59,6 +63,7 @@ class FetchApi:
 class _Position(NamedTuple):
     log: PartitionLog
     offset: int
+    leader_epoch: int
 
 
 class _Found(NamedTuple):
@@ -78,7 +83,7 @@ class _Found(NamedTuple):
 class _Fetch:
     """One request."""
 
-    __slots__ = ("missing", "request", "services", "session", "wanted")
+    __slots__ = ("_asked", "missing", "request", "services", "session", "wanted")
 
     def __init__(
         self,
@@ -86,7 +91,9 @@ class _Fetch:
         request: FetchRequest,
         session: FetchSession | None,
         wanted: Sequence[Wanted],
+        asked: Asked,
     ) -> None:
+        self._asked = asked
         self.services = services
         self.request = request
         self.session = session
@@ -113,12 +120,13 @@ class _Fetch:
             try:
                 topic = self._topic(wanted)
                 log = self._log(wanted, topic)
-                positions.append(_Position(log, wanted.partition.fetch_offset))
+                positions.append(_Position(log, wanted.partition.fetch_offset, log.epochs.latest))
                 one = self._read_partition(topic, log, wanted.partition, left, first=size == 0)
-                is_urgent |= one.diverging_epoch != NO_EPOCH or one.preferred_read_replica != NO_REPLICA
+                is_urgent |= one.diverging_end is not None or one.preferred_read_replica != NO_REPLICA
             except ProtocolError as error:
                 is_urgent = True
-                one = FetchedPartition(partition=number, error_code=error.code)
+                leader = self._current_leader(wanted, error.code)
+                one = FetchedPartition(partition=number, error_code=error.code, current_leader=leader)
             found = sum(map(len, one.batches))
             size += found
             left -= found
@@ -129,8 +137,6 @@ class _Fetch:
         self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
-        # Here, unlike in other requests, any epoch below 0 means no epoch.
-        log.check_leader_epoch(max(NO_EPOCH, partition.current_leader_epoch))
         replica_id = self._preferred_read_replica(topic, log, partition)
         if replica_id != NO_REPLICA:
             return FetchedPartition(
@@ -140,13 +146,14 @@ class _Fetch:
                 log_start_offset=log.log_start_offset,
                 preferred_read_replica=replica_id,
             )
-        if log.diverges(partition.last_fetched_epoch, partition.fetch_offset):
+        diverging_end = log.diverging_end(partition.last_fetched_epoch, partition.fetch_offset)
+        if diverging_end is not None:
             return FetchedPartition(
                 partition=partition.partition,
                 high_watermark=log.high_watermark,
                 last_stable_offset=log.last_stable_offset,
                 log_start_offset=log.log_start_offset,
-                diverging_epoch=log.leader_epoch,
+                diverging_end=diverging_end,
             )
         limit = max(0, min(left, partition.partition_max_bytes))
         records = log.read(partition.fetch_offset, limit, at_least_one=first, committed=committed)
@@ -184,22 +191,34 @@ class _Fetch:
     def _log(self, wanted: Wanted, topic: Topic) -> PartitionLog:
         """Return the log to read.
 
-        :raises ProtocolError: NOT_LEADER_OR_FOLLOWER or INCONSISTENT_TOPIC_ID.
+        :raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INCONSISTENT_TOPIC_ID, or about the leader epoch.
         """
-        log = self.services.replica_log(topic, wanted.partition.partition)
+        number = wanted.partition.partition
+        self.services.replica_log(topic, number)
         if wanted.topic_id is not None and wanted.topic_id != topic.topic_id:
             raise ProtocolError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}",
             )
-        return self.services.log(topic, wanted.partition.partition) if self.request.from_leader else log
+        find = self.services.log if self.request.from_leader else self.services.replica_log
+        # Here, unlike in other requests, any epoch below 0 means no epoch.
+        return find(topic, number, max(NO_EPOCH, wanted.partition.current_leader_epoch))
+
+    def _current_leader(self, wanted: Wanted, code: ErrorCode) -> tuple[int, int] | None:
+        """Return the leader and its epoch to a client that knows others (KIP-951)."""
+        if self._asked.context.api_version < _LEADERS_FROM or code not in _NEW_LEADER:
+            return None
+        return self.services.current_leader(self._topic(wanted), wanted.partition.partition)
 
     def reply(self, found: _Found) -> FetchResponse:
         """Return the response. It has all partitions of a new session, later only those with news."""
-        if self.session is None:
-            return FetchResponse(session_id=NO_SESSION, topics=by_topic(found.fetched))
-        news = self.session.news(found.fetched)
-        return FetchResponse(session_id=self.session.session_id, topics=by_topic(news))
+        session = self.session
+        topics = by_topic(found.fetched if session is None else session.news(found.fetched))
+        return FetchResponse(
+            session_id=NO_SESSION if session is None else session.session_id,
+            topics=topics,
+            leaders=self.services.leaders(topics, self._asked) if found.is_urgent else (),
+        )
 
 
 class _Waiting:
@@ -221,7 +240,8 @@ class _Waiting:
         ready, committed = 0, self._fetch.request.committed
         for position in self._positions:
             ready += position.log.available(position.offset, committed=committed)
-            if ready >= self._needed or position.log.is_closed:
+            log = position.log
+            if ready >= self._needed or log.is_closed or log.epochs.latest != position.leader_epoch:
                 self._finish()
                 return
 

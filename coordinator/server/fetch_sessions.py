@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.logs import (
     NO_REPLICA,
     FetchedPartition,
@@ -121,7 +121,7 @@ class FetchSession:
             if (
                 found.batches
                 or found.error_code is not ErrorCode.NONE
-                or found.diverging_epoch != NO_EPOCH
+                or found.diverging_end is not None
                 or found.preferred_read_replica != NO_REPLICA
                 or found.high_watermark != held.high_watermark
                 or found.log_start_offset != held.log_start_offset

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+import msgspec
+
 from fencepost.coordinator.codec.batches import is_transactional, sent_batch
 from fencepost.coordinator.codec.record_checks import SLICE_RECORDS
 from fencepost.coordinator.protocol import logs
@@ -81,15 +83,17 @@ def produce(
 
     Very large batches are checked in slices, and other clients have a turn in between.
     """
-    return services.work_queue.run(_produced(services, request))
+    return services.work_queue.run(_produced(services, request, asked))
 
 
-def _produced(services: Services, request: logs.ProduceRequest) -> Sliced[logs.ProduceResponse | NoReply]:
+def _produced(
+    services: Services, request: logs.ProduceRequest, asked: Asked
+) -> Sliced[logs.ProduceResponse | NoReply]:
     produce = _Produce(services, request)
     merged = _merged(request.topics)
     topics = yield from _each(services, merged, produce.append, produce.refuse, produce.check)
     if request.acks != 0:
-        return logs.ProduceResponse(topics=topics)
+        return logs.ProduceResponse(topics=topics, leaders=services.leaders(topics, asked))
     for topic in topics:
         for partition in topic.partitions:
             if partition.error_code is not ErrorCode.NONE:
@@ -128,7 +132,13 @@ class _Produce:
 
     def append(self, topic: Topic, data: logs.ProducedPartition) -> Sliced[logs.AppendedPartition]:
         """Check and append one batch."""
-        log = self._permitted(topic, data)
+        try:
+            log = self._permitted(topic, data)
+        except ProtocolError as error:
+            if error.code is not ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                raise
+            leader = self._services.current_leader(topic, data.partition)
+            return msgspec.structs.replace(self.refuse(data, error), current_leader=leader)
         acks = self._request.acks
         if acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}, expected -1, 0 or 1")
@@ -210,8 +220,7 @@ def _listed(
     def look(topic: Topic, wanted: logs.ListOffsetsPartition) -> Sliced[logs.ListedOffset]:
         nonlocal searches
         find = services.replica_log if request.from_any_replica else services.log
-        log = find(topic, wanted.partition)
-        log.check_leader_epoch(wanted.current_leader_epoch)
+        log = find(topic, wanted.partition, wanted.current_leader_epoch)
         timestamp_ms, offset = -1, -1
         match wanted.timestamp_ms:
             case OffsetSpec.LATEST:
@@ -233,7 +242,7 @@ def _listed(
             partition=wanted.partition,
             offset=offset,
             timestamp_ms=timestamp_ms,
-            leader_epoch=log.leader_epoch if offset >= 0 else NO_EPOCH,
+            leader_epoch=log.epochs.at(offset) if offset >= 0 else NO_EPOCH,
         )
 
     def refuse(wanted: logs.ListOffsetsPartition, error: ProtocolError) -> logs.ListedOffset:
@@ -270,21 +279,14 @@ def _merged(topics: tuple[OfTopic[Any], ...]) -> tuple[OfTopic[Any], ...]:
 def offset_for_leader_epoch(
     services: Services, request: logs.OffsetForLeaderEpochRequest, asked: Asked
 ) -> logs.OffsetForLeaderEpochResponse:
-    """Return the ends of epochs. A log has one epoch: it ends where the log ends, and earlier ones where it
-    starts."""
+    """Return the ends of epochs, so that clients find out how far their records are in the log (KIP-320)."""
 
     def look(topic: Topic, wanted: logs.LeaderEpochPartition) -> logs.EpochEndOffset:
-        log = services.log(topic, wanted.partition)
-        log.check_leader_epoch(wanted.current_leader_epoch)
-        if NO_EPOCH != wanted.leader_epoch < log.leader_epoch:
-            return logs.EpochEndOffset(
-                partition=wanted.partition, leader_epoch=wanted.leader_epoch, end_offset=log.log_start_offset
-            )
-        if wanted.leader_epoch != log.leader_epoch:
+        log = services.log(topic, wanted.partition, wanted.current_leader_epoch)
+        end = log.epochs.end(wanted.leader_epoch, log.high_watermark)
+        if end is None:
             return logs.EpochEndOffset(partition=wanted.partition)
-        return logs.EpochEndOffset(
-            partition=wanted.partition, leader_epoch=log.leader_epoch, end_offset=log.high_watermark
-        )
+        return logs.EpochEndOffset(partition=wanted.partition, leader_epoch=end[0], end_offset=end[1])
 
     def refuse(wanted: logs.LeaderEpochPartition, error: ProtocolError) -> logs.EpochEndOffset:
         return logs.EpochEndOffset(partition=wanted.partition, error_code=error.code)

@@ -20,10 +20,10 @@ from fencepost.coordinator.codec.batches import (
 from fencepost.coordinator.codec.record_checks import CheckedBatch, RecordRules, checking
 from fencepost.coordinator.codec.record_contents import StoredRecord, first_record, timed
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.server.compaction import Compaction
+from fencepost.coordinator.server.leaders import EpochStarts
 from fencepost.coordinator.server.producers import Producers
 
 MAX_BATCH_BYTES = 1_048_588
@@ -70,9 +70,9 @@ class PartitionLog:
         "_latest",
         "_listeners",
         "_max_timestamps",
+        "epochs",
         "high_watermark",
         "is_closed",
-        "leader_epoch",
         "log_start_offset",
         "on_append",
         "producers",
@@ -80,7 +80,8 @@ class PartitionLog:
     )
 
     def __init__(self, leader_epoch: int = 0, *, start: int = 0) -> None:
-        self.leader_epoch = leader_epoch
+        self.epochs = EpochStarts()
+        self.epochs.begin(leader_epoch, start)
         self.settings = LogSettings()
         self.on_append: Callable[[bytes], None] | None = None
         """Called with each batch at its place, before it can be read."""
@@ -156,7 +157,7 @@ class PartitionLog:
         if settings.stamps or latest != header.max_timestamp or header.attributes & LOG_APPEND_TIME:
             records = timed(records, header, latest, stamps=settings.stamps)
             header = header._replace(max_timestamp=latest)
-        self._add(placed(records, base_offset, self.leader_epoch), header, base_offset)
+        self._add(placed(records, base_offset, self.epochs.latest), header, base_offset)
         self.producers.appended(header, base_offset)
         self._appended()
         return base_offset
@@ -178,7 +179,7 @@ class PartitionLog:
         if self.settings.stamps:
             marker = timed(marker, stored_batch(marker), timestamp_ms, stamps=True)
         offset = self.high_watermark
-        batch = placed(marker, offset, self.leader_epoch)
+        batch = placed(marker, offset, self.epochs.latest)
         self._add(batch, stored_batch(batch), offset)
         self.producers.ended(
             producer_id, producer_epoch, commit=commit, offset=offset, timestamp_ms=timestamp_ms
@@ -192,6 +193,7 @@ class PartitionLog:
         """
         header = stored_batch(batch)
         offset = header.base_offset
+        self.epochs.begin(header.leader_epoch, offset)
         self._add(batch, header, offset)
         if header.is_control:
             self.producers.ended(
@@ -214,6 +216,9 @@ class PartitionLog:
     def _appended(self) -> None:
         if self.on_append is not None:
             self.on_append(self._batches[-1])
+        self._notify()
+
+    def _notify(self) -> None:
         for listener in tuple(self._listeners):
             listener()
 
@@ -234,6 +239,7 @@ class PartitionLog:
             for each in (self._base_offsets, self._batches, self._ends, self._max_timestamps):
                 del each[:gone]
             self.producers.forget_before(self.log_start_offset)
+        self.epochs.start_at(self.log_start_offset)
         return self._base_offsets[0] if self._base_offsets else self.high_watermark
 
     @property
@@ -407,30 +413,31 @@ class PartitionLog:
             self._ends.append(end)
         self._has_gaps = True
 
-    def check_leader_epoch(self, epoch: int) -> None:
-        """Compare the client's leader epoch with the log's epoch; -1 is not compared.
+    def lead(self, epoch: int) -> None:
+        """Give the next records this leader epoch. A new one wakes all requests that wait for records."""
+        if epoch > self.epochs.latest:
+            self.epochs.begin(epoch, self.high_watermark)
+            self._notify()
 
-        :raises ProtocolError: FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH (KIP-320).
-        """
-        if epoch in {NO_EPOCH, self.leader_epoch}:
-            return
-        code = ErrorCode.FENCED_LEADER_EPOCH if epoch < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
-        raise ProtocolError(code, f"leader epoch {epoch}, here it is {self.leader_epoch}")
+    def diverging_end(self, epoch: int, offset: int) -> tuple[int, int] | None:
+        """Return the end of the client's last epoch in this log, as (epoch, offset), if it had read records
+        beyond it; -1 is not checked.
 
-    def diverges(self, epoch: int, offset: int) -> bool:
-        """Return true if this log never had a record of that epoch just before that offset; -1 is not
-        checked.
-
-        :raises ProtocolError: OFFSET_OUT_OF_RANGE for an epoch that is not the log's (KIP-595).
+        :raises ProtocolError: OFFSET_OUT_OF_RANGE for an epoch that this log does not know (KIP-595).
         """
         if epoch < 0:
-            return False
-        if epoch != self.leader_epoch:
+            return None
+        end = self.epochs.end(epoch, self.high_watermark)
+        if end is None:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"no records of the leader epoch {epoch}")
-        return offset > self.high_watermark
+        if offset < self.log_start_offset:
+            raise ProtocolError(
+                ErrorCode.OFFSET_OUT_OF_RANGE, f"offset {offset} is before {self.log_start_offset}"
+            )
+        return end if end[0] < epoch or end[1] < offset else None
 
     def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call the listener after each append until `remove_listener`."""
+        """Call the listener after each append and change of leader until `remove_listener`."""
         self._listeners[listener] = None
 
     def remove_listener(self, listener: Callable[[], None]) -> None:
@@ -440,5 +447,4 @@ class PartitionLog:
     def close(self) -> None:
         """Close the log of a deleted topic: wake all requests that wait for records."""
         self.is_closed = True
-        for listener in tuple(self._listeners):
-            listener()
+        self._notify()

@@ -63,18 +63,18 @@ class RepeatedAnswers:
 
     def __init__(self, cluster: KafkaCluster, handlers: Mapping[int, Handler]) -> None:
         self._cluster = cluster
-        self._state = (cluster.image, cluster.nodes, cluster.stopped)
+        self._state = (cluster.image, cluster.nodes, cluster.leader_changes)
         self._handlers: dict[int, Handler] = {key: handlers[key] for key in ASKED_AGAIN}
         self._answers: dict[RepeatedRequest, KnownAnswer] = {}
         self._bytes = 0
 
     def find(self, question: RepeatedRequest, handler: Handler) -> KnownAnswer | None:
         """Return the response that this handler gave, if it would give it again."""
-        image, nodes, stopped = self._state
+        image, nodes, changes = self._state
         cluster = self._cluster
-        if cluster.image is not image or cluster.nodes is not nodes or cluster.stopped is not stopped:
+        if cluster.image is not image or cluster.nodes is not nodes or cluster.leader_changes != changes:
             self._forget()  # an answer that changed the cluster is among them
-            self._state = (cluster.image, cluster.nodes, cluster.stopped)
+            self._state = (cluster.image, cluster.nodes, cluster.leader_changes)
         return self._answers.get(question) if handler is self._handlers[question.api_key] else None
 
     def keep(self, question: RepeatedRequest, handler: Handler, request: Any, answer: list[bytes]) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
+from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import NO_EPOCH
+from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.leaders import NO_LEADER
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.storage import Gate
 from fencepost.coordinator.server.transactions import TransactionCoordinators
@@ -62,12 +66,12 @@ class Services(NamedTuple):
         """Return the coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
 
-    def log(self, topic: Topic, partition: int) -> PartitionLog:
+    def log(self, topic: Topic, partition: int, current_epoch: int = NO_EPOCH) -> PartitionLog:
         """Return the log of a partition that this broker leads.
 
-        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
+        :raises ProtocolError: as `replica_log`, and NOT_LEADER_OR_FOLLOWER on a follower.
         """
-        log = self.cluster.log(topic, partition)
+        log = self.replica_log(topic, partition, current_epoch)
         leader_id = self.cluster.leader_id(topic, partition)
         if leader_id != self.node_id:
             raise ProtocolError(
@@ -76,10 +80,12 @@ class Services(NamedTuple):
             )
         return log
 
-    def replica_log(self, topic: Topic, partition: int) -> PartitionLog:
+    def replica_log(self, topic: Topic, partition: int, current_epoch: int = NO_EPOCH) -> PartitionLog:
         """Return the log of a partition that this broker leads or follows.
 
-        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
+        `current_epoch` is the leader epoch that the client knows; -1 is not compared.
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH or
+            UNKNOWN_LEADER_EPOCH (KIP-320).
         """
         log = self.cluster.log(topic, partition)
         leads = self.cluster.leader_id(topic, partition) == self.node_id
@@ -88,7 +94,27 @@ class Services(NamedTuple):
                 ErrorCode.NOT_LEADER_OR_FOLLOWER,
                 f"broker {self.node_id} has no replica of {topic.name}-{partition}",
             )
+        if current_epoch == NO_EPOCH:
+            return log
+        epoch = self.cluster.leader_epoch(topic, partition)
+        if current_epoch != epoch:
+            is_old = current_epoch < epoch
+            raise ProtocolError(
+                ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.UNKNOWN_LEADER_EPOCH,
+                f"{topic.name}-{partition}: leader epoch {current_epoch}, here it is {epoch}",
+            )
         return log
+
+    def current_leader(self, topic: Topic, partition: int) -> tuple[int, int]:
+        """Return the broker that leads a partition, or NO_LEADER, and the leader epoch."""
+        state = self.cluster.leadership(topic, partition)
+        return state.leader_id, state.epoch
+
+    def leaders(self, topics: Iterable[OfTopic[Any]], asked: Asked) -> tuple[Node, ...]:
+        """Return the addresses of the current leaders in these results (KIP-951)."""
+        current = (one.current_leader for topic in topics for one in topic.partitions)
+        ids = {leader[0] for leader in current if leader is not None} - {NO_LEADER}
+        return tuple(self.cluster.node_seen_from(asked.local_host, node_id) for node_id in sorted(ids))
 
 
 class OpenConnection(Protocol):

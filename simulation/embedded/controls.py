@@ -213,7 +213,8 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         """Kill all brokers and start them again at once, on the same ports.
 
         Connections break. Groups and offsets are loaded from the journal. Members have a full session timeout
-        to return. Topics and records are kept.
+        to return. Topics and records are kept. Leaders stay, and leader epochs rise by two, as if each
+        partition had been without a leader in between.
 
         :raises FencepostError: if the journal is broken.
         """
@@ -323,8 +324,9 @@ class BlockingControls(KafkaControls[G]):
     async def stop_broker(self, node_id: int) -> None:
         """Stop one of several brokers: its connections break, and Metadata no longer lists it.
 
-        The next running replica becomes the leader of each of its partitions. A partition without one has no
-        leader until the broker starts again. Other brokers take over its groups, and keep them.
+        The next in-sync replica becomes the leader of each of its partitions. A partition without one has no
+        leader until the broker starts again. Each of these changes raises the partition's leader epoch. Other
+        brokers take over its groups, and keep them.
 
         :raises FencepostError: if there is no such broker, it is stopped already, or it is the last running
             one.
@@ -334,13 +336,25 @@ class BlockingControls(KafkaControls[G]):
 
     @until_done
     async def start_broker(self, node_id: int) -> None:
-        """Start a broker that was stopped, on the same port. It becomes the leader of its partitions again.
+        """Start a broker that was stopped, on the same port.
+
+        It becomes the leader of the partitions that have none, which raises their leader epochs. Others keep
+        their leaders until `elect_leaders`.
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
         self.endpoint.observer.called("stop_broker", str(node_id), state_to="end")
         self.endpoint.observer.called("start_broker", str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
+
+    @on_loop
+    def elect_leaders(self) -> None:
+        """Let the first replica of each partition lead it, if it runs: Kafka's preferred leader election.
+
+        A change of leader raises the partition's leader epoch.
+        """
+        self.endpoint.observer.called("elect_leaders")
+        self.endpoint.brokers.cluster.elect_preferred_leaders()
 
 
 def _listed(texts: Iterator[str]) -> str:

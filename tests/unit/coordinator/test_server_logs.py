@@ -143,14 +143,16 @@ def test_offsets_by_time():
 
 def test_leader_epochs():
     log = PartitionLog(leader_epoch=2)
-    log.check_leader_epoch(-1)
-    log.check_leader_epoch(2)
-    with refused(ErrorCode.FENCED_LEADER_EPOCH):
-        log.check_leader_epoch(1)
-    with refused(ErrorCode.UNKNOWN_LEADER_EPOCH):
-        log.check_leader_epoch(3)
     log.append(batch(b"a"))
-    assert log.read(0, 100, at_least_one=True).batches[0][12:16] == b"\0\0\0\x02"
+    log.lead(5)
+    log.append(batch(b"b"))
+    batches = log.read(0, 200, at_least_one=True).batches
+    assert [each[12:16] for each in batches] == [b"\0\0\0\x02", b"\0\0\0\x05"]
+    again = PartitionLog()
+    for each in batches:
+        again.restore(each)
+    again.lead(7)
+    assert [again.epochs.end(epoch, 2) for epoch in (2, 4, 5, 7)] == [(2, 1), (2, 1), (5, 2), (7, 2)]
 
 
 def test_watchers_hear_of_appends_and_of_the_end():

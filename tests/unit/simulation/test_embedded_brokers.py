@@ -40,6 +40,8 @@ def test_replicas_that_run_lead_while_a_broker_is_stopped(kafka: EmbeddedKafka) 
     kafka.stop_broker(2)
     assert described(kafka) == ([1, 3], [(leader, everywhere, [1, 3]) for leader in (1, 3, 3)])
     kafka.start_broker(2)
+    assert described(kafka) == (everywhere, [(leader, everywhere, everywhere) for leader in (1, 3, 3)])
+    kafka.elect_leaders()
     assert described(kafka) == before
 
 
