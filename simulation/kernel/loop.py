@@ -70,6 +70,24 @@ class VirtualFuture(asyncio.Future[Any]):
     __hash__ = _count
 
 
+def first_us(when: float) -> int:
+    """Return the first whole microsecond that, as a float in seconds, is at least `when`.
+
+    A timer that fires earlier stops a program that waits for a deadline: it sees that the deadline is not
+    reached, and waits for the same microsecond again, forever.
+
+    :raises OverflowError: if it is infinite.
+    :raises ValueError: if it is no number.
+    """
+    when_us = int(when * 1_000_000)
+    if when_us / 1_000_000 < when:
+        when_us += 1
+        if when_us / 1_000_000 < when:  # so late that neighbouring floats are more than a microsecond apart
+            numerator, denominator = when.as_integer_ratio()
+            when_us = -(-numerator * 1_000_000 // denominator)
+    return when_us
+
+
 class Timer:
     """An entry of the heap that can be cancelled."""
 
@@ -204,12 +222,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run the callback at that time of `time()`; equal times keep their order."""
+        """Run the callback at that time of `time()`, never before it; equal times keep their order."""
         self._check_closed()
         handle = events.TimerHandle(when, callback, args, self, context)
-        handle._scheduled = True  # type: ignore[attr-defined]
-        self.schedule(max(round(when * 1_000_000), self.now_us), _run_handle, handle)
+        self._schedule_handle(handle, when, _run_handle)
         return handle
+
+    def _schedule_handle(
+        self, handle: asyncio.TimerHandle, when: float, run: Callable[[asyncio.TimerHandle], None]
+    ) -> None:
+        """Schedule a timer for the first moment at which `time()` is at least `when`, which may be never."""
+        try:
+            when_us = first_us(when)
+        except OverflowError:
+            if when > 0:
+                return
+            when_us = 0
+        handle._scheduled = True  # type: ignore[attr-defined]
+        self.schedule(max(when_us, self.now_us), run, handle)
 
     def call_later(
         self,
@@ -250,7 +280,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return VirtualFuture(loop=self)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        self.note_cancelled()
+        if handle._scheduled:  # type: ignore[attr-defined]
+            self.note_cancelled()
 
     def close(self) -> None:
         """Drop all pending entries."""

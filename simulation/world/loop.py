@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-import math
 import signal
 from asyncio import events, selector_events
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
-from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop
+from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop, first_us
 from fencepost.simulation.world.processes import (
     PROCESS,
     ProcessHandle,
@@ -87,7 +86,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
     def sleep_blocking(self, seconds: float) -> None:
         """Let the callback that runs take that much longer, as `time.sleep` does."""
-        self.ahead_us += max(0, round(seconds * 1_000_000))
+        self.ahead_us = max(self.ahead_us, first_us(self.time() + seconds) - self.now_us)
 
     # -- callbacks --------------------------------------------------------------------------------------
 
@@ -116,7 +115,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run the callback at that time of `time()`; equal times keep their order."""
+        """Run the callback at that time of `time()`, never before it; equal times keep their order."""
         self._check_closed()
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is None:
@@ -124,9 +123,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         else:
             handle = ProcessTimer(when, callback, args, self, context)
             handle.process = process
-        handle._scheduled = True  # type: ignore[attr-defined]
-        # Never early: a program that computes a rest below a microsecond would otherwise ask again forever.
-        self.schedule(max(math.ceil(when * 1_000_000 - 0.001), self.now_us), self._timer_due, handle)
+        self._schedule_handle(handle, when, self._timer_due)
         return handle
 
     def call_later(
