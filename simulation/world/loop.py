@@ -24,6 +24,7 @@ from fencepost.simulation.world.processes import (
     SignalHandler,
     WorldProcess,
 )
+from fencepost.simulation.world.refusal import refusal
 from fencepost.simulation.world.sockets import VirtualSocket
 
 if TYPE_CHECKING:
@@ -34,10 +35,6 @@ Arguments = TypeVarTuple("Arguments")
 _FIRST_DESCRIPTOR = 1 << 20
 """Above all real ones: a call of the system with such a number fails, and touches no real file."""
 _Selector: Any = selector_events.BaseSelectorEventLoop
-
-
-def _refused(call: str, reason: str, instead: str) -> OutsideWorld:
-    return OutsideWorld(f"{call} can't run in a simulated world: {reason}. Use {instead}")
 
 
 class _NoSelector:
@@ -247,7 +244,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         """Call back when the process that runs is stopped with that signal."""
         process = PROCESS.get()
         if process is None:
-            raise _refused(
+            raise refusal(
                 "loop.add_signal_handler()", "the test itself gets no signals", "it in a process of the world"
             )
         context = contextvars.copy_context()
@@ -276,11 +273,20 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         if self._sockets.pop(number, None) is not None:
             self._transports.pop(number, None)  # the transport of a killed process does not know
 
+    @staticmethod
+    def is_real(number: int) -> bool:
+        """Return true if a descriptor is one of the machine."""
+        return 0 <= number < _FIRST_DESCRIPTOR
+
+    def socket_at(self, number: int) -> VirtualSocket | None:
+        """Return the open socket with that descriptor."""
+        return self._sockets.get(number)
+
     def _socket_of(self, fd: Any, call: str) -> VirtualSocket:
         number = fd if isinstance(fd, int) else fd.fileno()
         found = self._sockets.get(number)
         if found is None:
-            raise _refused(
+            raise refusal(
                 call, f"{fd!r} is no virtual socket", "asyncio's streams or a socket made in the run"
             )
         return found
@@ -326,7 +332,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
             async def call(self, *args, **options):
                 if options.get("ssl"):
-                    raise _refused(
+                    raise refusal(
                         f"loop.{name}(ssl=...)",
                         "there is no TLS between simulated hosts",
                         "a plain connection",
@@ -345,15 +351,13 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
         def _refusing(call, reason, instead):  # noqa: N805  # runs in the class body
             def refuse(self, *_, **__) -> NoReturn:
-                raise _refused(f"loop.{call}()", reason, instead)
+                raise refusal(f"loop.{call}()", reason, instead)
 
             return refuse
 
         async def start_tls(self, *_, **__):
             """Refuse: there is no TLS between simulated hosts."""
-            raise _refused(
-                "loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection"
-            )
+            raise refusal("loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection")
 
         create_datagram_endpoint = _refusing("create_datagram_endpoint", "hosts speak TCP only", "TCP")
         subprocess_exec = _refusing(

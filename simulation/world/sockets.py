@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.world.processes import PROCESS, run_callback
+from fencepost.simulation.world.refusal import BLOCKS, refusal
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop
@@ -119,15 +119,14 @@ class VirtualSocket:
         self.type = socket.SocketKind(kind)
         self.proto = 0 if proto == -1 else proto
         if fileno is not None:
-            raise OutsideWorld(
-                "socket.socket(fileno=...) can't run in a simulated world: it is a real socket"
-            )
+            raise refusal("socket.socket(fileno=...)", "it is a real socket", "a socket made in the run")
         if self.family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         if self.family != socket.AF_INET or self.type != socket.SOCK_STREAM:
-            raise OutsideWorld(
-                f"socket.socket({self.family.name}, {self.type.name}) can't run in a simulated world: hosts "
-                "speak TCP over IPv4 only. Use a TCP connection"
+            raise refusal(
+                f"socket.socket({self.family.name}, {self.type.name})",
+                "hosts speak TCP over IPv4 only",
+                "a TCP connection",
             )
         self._loop = loop
         self.host = host
@@ -283,9 +282,10 @@ class VirtualSocket:
 
     def _would_block(self, call: str) -> BlockingIOError:
         if self._timeout is None or self._timeout > 0:
-            raise OutsideWorld(
-                f"socket.{call}() can't run in a simulated world: it would block the only thread there is. "
-                "Use asyncio's streams, or setblocking(False) and the loop's sock_ methods"
+            raise refusal(
+                f"socket.{call}()",
+                BLOCKS,
+                "asyncio's streams, or setblocking(False) and the loop's sock_ methods",
             )
         return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -464,15 +464,11 @@ class VirtualSocket:
 
     def dup(self) -> VirtualSocket:
         """Refuse: two descriptors of one socket are not simulated."""
-        raise OutsideWorld(
-            "socket.dup() can't run in a simulated world: a virtual socket has one descriptor. Use the socket"
-        )
+        raise refusal("socket.dup()", "a virtual socket has one descriptor", "the socket")
 
     def makefile(self, *_: Any, **__: Any) -> Any:
         """Refuse: a file blocks."""
-        raise OutsideWorld(
-            "socket.makefile() can't run in a simulated world: it blocks. Use asyncio's streams"
-        )
+        raise refusal("socket.makefile()", BLOCKS, "asyncio's streams")
 
     def __enter__(self) -> VirtualSocket:
         return self

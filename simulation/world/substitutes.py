@@ -15,6 +15,7 @@ import os
 import random
 import resource
 import select
+import selectors
 import signal
 import socket
 import ssl
@@ -35,6 +36,8 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.world.clients import client_methods, set_members
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS, SignalHandler
+from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
+from fencepost.simulation.world.refusal import BLOCKS, refusal
 from fencepost.simulation.world.sockets import VirtualSocket
 
 EPOCH_S: Final = 1_767_225_600
@@ -118,6 +121,10 @@ class _Real:
     gethostname = staticmethod(socket.gethostname)
     getfqdn = staticmethod(socket.getfqdn)
     seed = random.Random.seed
+    select_ready = staticmethod(select.select)
+    poll: Any = getattr(select, "poll", None)
+    epoll: Any = getattr(select, "epoll", None)
+    all_tasks = staticmethod(asyncio.all_tasks)
 
 
 def wall_clock() -> float:
@@ -265,6 +272,34 @@ def _getfqdn(name: str = "") -> str:
     return _Real.getfqdn(name) if _machine() is None else name or _gethostname()
 
 
+def _select(rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None, /) -> Any:
+    machine = _machine()
+    if machine is None:
+        return _Real.select_ready(rlist, wlist, xlist, timeout)
+    return selected(machine.loop, (rlist, wlist, xlist), timeout)
+
+
+def _poll() -> Any:
+    machine = _machine()
+    return _Real.poll() if machine is None else VirtualPoll(machine.loop)
+
+
+def _epoll(*args: Any, **options: Any) -> Any:
+    machine = _machine()
+    return _Real.epoll(*args, **options) if machine is None else VirtualEpoll(machine.loop)
+
+
+# -- tasks --------------------------------------------------------------------------------------------------
+
+
+def _all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
+    """Return the tasks of the program that runs: others share its loop, but not its process."""
+    process = PROCESS.get()
+    if _machine() is None or process is None:
+        return _Real.all_tasks(loop)
+    return {task for task in process.tasks if not task.done()}
+
+
 # -- signals ------------------------------------------------------------------------------------------------
 
 
@@ -325,7 +360,7 @@ def _wait_for_thread(self: threading.Condition, timeout: float | None = None) ->
     if timeout is None or PROCESS.get() is None:
         raise refusal(
             "a wait for another thread (threading, queue, concurrent.futures)",
-            "it would block the only thread there is",
+            BLOCKS,
             "asyncio, and await what a thread would wait for",
         )
     machine.loop.sleep_blocking(timeout)
@@ -333,11 +368,6 @@ def _wait_for_thread(self: threading.Condition, timeout: float | None = None) ->
 
 
 # -- refusals -----------------------------------------------------------------------------------------------
-
-
-def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
-    """Return the error of a call that has no place in a run."""
-    return OutsideWorld(f"{call} can't run in a simulated world: {reason}. Use {instead}")
 
 
 def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
@@ -351,7 +381,6 @@ def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
 
 
 _OWN_CODE = "world.process() for your own code, or a substitute in the test"
-_BLOCKS = "it would block the only thread there is"
 _REAL_TIME = "it counts real time"
 _ENDS_ALL = "it would end the run"
 _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
@@ -361,8 +390,7 @@ _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
     ),
     *((os, name, _ENDS_ALL, "sys.exit()") for name in ("execv", "execve", "abort", "_exit")),
     *((signal, name, _REAL_TIME, "loop.call_later()") for name in ("alarm", "setitimer")),
-    *((signal, name, _BLOCKS, "a handler") for name in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
-    *((select, name, _BLOCKS, "asyncio's streams") for name in ("select", "poll")),
+    *((signal, name, BLOCKS, "a handler") for name in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
 )
 """Functions that have no place in a run: module, name, reason and what to use."""
 _SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
@@ -394,6 +422,9 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
     yield signal, "signal", _signal
     yield signal, "getsignal", _getsignal
     yield signal, "raise_signal", _raise_signal
+    yield asyncio, "all_tasks", _all_tasks
+    for name, substitute in (("select", _select), ("poll", _poll), ("epoll", _epoll)):
+        yield select, name, substitute
     for module, name, reason, instead in _REFUSED:
         if (original := getattr(module, name, None)) is not None:
             yield module, name, _refusing(original, f"{module.__name__}.{name}()", reason, instead)
@@ -417,6 +448,9 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
         _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, at_once),
     )
     yield threading.Condition, "wait", _wait_for_thread
+    for name in ("PollSelector", "EpollSelector"):
+        if (selector := getattr(selectors, name, None)) is not None:
+            yield selector, "_selector_cls", staticmethod(_poll if name == "PollSelector" else _epoll)
     yield (
         subprocess.Popen,
         "__init__",

@@ -279,6 +279,49 @@ def test_signal_that_a_program_sends_to_itself_reaches_no_real_process(send: Cal
     assert told == [101]
 
 
+@pytest.mark.parametrize("set_handler", ["loop", "signal"])
+def test_program_sees_and_cancels_only_its_own_tasks(set_handler: str) -> None:
+    told: list[str] = []
+
+    async def work(name: str) -> None:
+        try:
+            await asyncio.sleep(1_000)
+        finally:
+            told.append(name)
+
+    def cancel_all(*_: object) -> None:
+        tasks = asyncio.tasks.all_tasks()
+        assert asyncio.all_tasks(asyncio.get_running_loop()) == tasks
+        assert asyncio.current_task() is None
+        told.append(", ".join(sorted(task.get_name() for task in tasks)))
+        for task in tasks:
+            task.cancel()
+
+    async def program(name: str) -> None:
+        if set_handler == "loop":
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, cancel_all)
+        else:
+            signal.signal(signal.SIGTERM, cancel_all)
+        await asyncio.create_task(asyncio.sleep(0), name="over")
+        task = asyncio.create_task(work(f"work of {name}"), name="work")
+        current = asyncio.current_task()
+        assert asyncio.all_tasks() == {current, task}
+        await task
+
+    async def test(world: SimulatedWorld) -> None:
+        stopped, other = world.process("a", program, "a"), world.process("b", program, "b")
+        await asyncio.sleep(1)
+        await stopped.stop()
+        assert stopped.error is None
+        await asyncio.sleep(1)
+        assert other.is_running
+        assert len(await world.produce("orders", "one")) == 1  # the brokers run
+        other.kill()
+
+    assert play(test).violations == []
+    assert told[:2] == ["a, work", "work of a"]  # what b left ends with the run
+
+
 def test_program_that_ends_is_not_cancelled_once_more() -> None:
     told: list[float] = []
 

@@ -1,0 +1,71 @@
+"""Places in a user's code, for messages: which line of a program is meant, and through which library."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from types import FrameType
+from typing import Any, Final
+
+_OWN: Final = __name__.partition(".")[0]
+_LOOP: Final = f"{_OWN}.simulation.kernel.loop"
+"""The module below whose frames a callback begins."""
+_FOLDERS: Final = ("site-packages", "dist-packages")
+"""Folders of installed libraries."""
+
+
+def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield the frames of the callback that runs, innermost first."""
+    while frame is not None and frame.f_globals.get("__name__") != _LOOP:
+        yield frame
+        frame = frame.f_back
+
+
+def frames_of(coroutine: Any) -> list[FrameType]:
+    """Return the frames of a coroutine that waits, innermost first."""
+    found: list[FrameType] = []
+    while coroutine is not None:
+        for prefix, awaited in (("cr", "cr_await"), ("ag", "ag_await"), ("gi", "gi_yieldfrom")):
+            if hasattr(coroutine, awaited):
+                if (frame := getattr(coroutine, f"{prefix}_frame")) is not None:
+                    found.append(frame)
+                coroutine = getattr(coroutine, awaited)
+                break
+        else:
+            break
+    return found[::-1]
+
+
+def place_in(frames: Iterable[FrameType]) -> str:
+    """Return the innermost place outside of Python and fencepost; for a library's, the program's line too.
+
+    The text is empty if there is no such place.
+    """
+    library = ""
+    for frame in frames:
+        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if module == _OWN or module in sys.stdlib_module_names:
+            continue
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        inside = _in_library(file)
+        if not inside:
+            here = f"{_shown(file)}:{line} in {frame.f_code.co_qualname}"
+            return f"{here}, by {library}" if library else here
+        if not library:
+            library = f"the library {module} ({inside}:{line})"
+    return library
+
+
+def _in_library(file: str) -> str:
+    """Return the path of a library's file behind the folder of libraries; "" for other files."""
+    parts = file.split(os.sep)
+    for folder in _FOLDERS:
+        if folder in parts:
+            return os.sep.join(parts[parts.index(folder) + 1 :])
+    return ""
+
+
+def _shown(file: str) -> str:
+    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    return file if relative.startswith(os.pardir) else relative
