@@ -20,12 +20,15 @@ from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
 from fencepost.simulation.trace.schema import Row, RowKind
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, plan_of_world, run_world
+from fencepost.simulation.world.standstill import StandsStill
 
 TRIES: Final = 150
 """Maximum number of runs that make a failure smaller."""
 LONGEST_S: Final = 45.0
 """Maximum number of seconds for which this process computes to make a failure smaller."""
 FOLDER: Final = "world-failures"
+_TRIED_ONCE: Final = frozenset(f"{RAISED}{each.__name__}" for each in (OutsideWorld, StandsStill))
+"""Failures that seldom depend on faults, or whose runs take long."""
 _SUBTITLE: Final = "A failed test in a simulated world"
 _ROUNDING_US: Final = 1_000
 """The trace of a world has whole milliseconds."""
@@ -99,7 +102,7 @@ def explain(
     if is_small:
         small, last, effort = failure, result, ""
     else:
-        tries = 1 if result.invariant == f"{RAISED}{OutsideWorld.__name__}" else TRIES
+        tries = 1 if result.invariant in _TRIED_ONCE else TRIES
         small, made = shrink_plan(failure, run, tries=tries)
         last = run_world(function, settings, small.seed, plan=small.plan, keep_rows=True)
         effort = f" ({made} runs)"

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
+from fencepost.simulation.kernel.loop import VirtualLoop
+
 _OWN: Final = __name__.partition(".")[0]
-_LOOP: Final = f"{_OWN}.simulation.kernel.loop"
-"""The module below whose frames a callback begins."""
+_LOOP: Final = VirtualLoop._run_once.__code__
+"""The code that calls all callbacks."""
 _FOLDERS: Final = ("site-packages", "dist-packages")
 """Folders of installed libraries."""
 
 
 def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield the frames of the callback that runs, innermost first."""
-    while frame is not None and frame.f_globals.get("__name__") != _LOOP:
+    while frame is not None and frame.f_code is not _LOOP:
         yield frame
         frame = frame.f_back
 
@@ -42,15 +46,28 @@ def place_in(frames: Iterable[FrameType]) -> str:
 
     The text is empty if there is no such place.
     """
+    return _place((each.f_globals, each.f_code, each.f_lineno) for each in frames)
+
+
+def place_of(function: Any) -> str:
+    """Return the place of a function, in the same way."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, FunctionType):
+        return ""
+    return _place([(function.__globals__, function.__code__, function.__code__.co_firstlineno)])
+
+
+def _place(lines: Iterable[tuple[dict[str, Any], CodeType, int]]) -> str:
     library = ""
-    for frame in frames:
-        module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    for names, code, line in lines:
+        module = str(names.get("__name__", "")).partition(".")[0]
         if module == _OWN or module in sys.stdlib_module_names:
             continue
-        file, line = frame.f_code.co_filename, frame.f_lineno
-        inside = _in_library(file)
+        inside = _in_library(code.co_filename)
         if not inside:
-            here = f"{_shown(file)}:{line} in {frame.f_code.co_qualname}"
+            here = f"{_shown(code.co_filename)}:{line} in {code.co_qualname}"
             return f"{here}, by {library}" if library else here
         if not library:
             library = f"the library {module} ({inside}:{line})"

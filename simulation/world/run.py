@@ -30,6 +30,7 @@ from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import PROCESS, WorldProcess, outside
+from fencepost.simulation.world.standstill import LIMIT_CPU_S, StandstillWatch, what_runs_again
 from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
 from fencepost.simulation.world.world import SimulatedWorld
 
@@ -166,10 +167,15 @@ class _Run:
         self._task = self._loop.create_task(self._play(), name="test", context=outside())
         self._task.add_done_callback(self._over)
         self._loop.schedule(round(LONGEST_S * 1e6), self._too_long, None)
+        watch = StandstillWatch(self._loop, LIMIT_CPU_S)
         try:
-            self._loop.run_forever()
-        except (Deadlock, TooManyEvents) as error:
+            with watch:
+                self._loop.run_forever()
+        except TooManyEvents as error:
+            self._error = TooManyEvents(f"{error}: {what_runs_again(self._loop)}")
+        except Deadlock as error:
             self._error = error
+        self._error = watch.error or self._error
         if self.world.failure is not None:
             self._error = self.world.failure
         elif self._error is None:

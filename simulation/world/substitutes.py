@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import contextvars
 import errno
-import importlib
 import os
 import random
 import resource
@@ -18,6 +17,7 @@ import select
 import selectors
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -34,11 +34,13 @@ import time_machine
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.world.clients import client_methods, set_members
+from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS, SignalHandler
 from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
 from fencepost.simulation.world.refusal import BLOCKS, refusal
 from fencepost.simulation.world.sockets import VirtualSocket
+from fencepost.simulation.world.sqlite import take_clock_and_randomness
 
 EPOCH_S: Final = 1_767_225_600
 """The time of day when a run begins: 2026-01-01 00:00 UTC."""
@@ -125,6 +127,7 @@ class _Real:
     poll: Any = getattr(select, "poll", None)
     epoll: Any = getattr(select, "epoll", None)
     all_tasks = staticmethod(asyncio.all_tasks)
+    connect_sqlite: Any = staticmethod(sqlite3.connect)
 
 
 def wall_clock() -> float:
@@ -202,6 +205,13 @@ def _getrlimit(which: int) -> tuple[int, int]:
     if _machine() is None or which != resource.RLIMIT_NOFILE:
         return _Real.getrlimit(which)
     return resource.RLIM_INFINITY, resource.RLIM_INFINITY
+
+
+def _connect_sqlite(*args: Any, **options: Any) -> sqlite3.Connection:
+    connection: sqlite3.Connection = _Real.connect_sqlite(*args, **options)
+    if _machine() is not None:
+        take_clock_and_randomness(connection)
+    return connection
 
 
 # -- sockets ------------------------------------------------------------------------------------------------
@@ -423,6 +433,7 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
     yield signal, "getsignal", _getsignal
     yield signal, "raise_signal", _raise_signal
     yield asyncio, "all_tasks", _all_tasks
+    yield sqlite3, "connect", _connect_sqlite
     for name, substitute in (("select", _select), ("poll", _poll), ("epoll", _epoll)):
         yield select, name, substitute
     for module, name, reason, instead in _REFUSED:
@@ -489,26 +500,22 @@ async def _run_at_once(
 
 
 _anyio_threads: Any = None
-_CLIENTS: Final = {
-    "confluent_kafka": ("Consumer", "Producer", "DeserializingConsumer", "SerializingProducer"),
-    "confluent_kafka.admin": ("AdminClient",),
-}
-"""Clients whose C library has threads and sockets of its own."""
 
 
 class _References:
     """References that modules keep to functions that have substitutes."""
 
     def __init__(self) -> None:
-        for name in _CLIENTS:  # a program may import one in the middle of its first run, and use it at once
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
         self.table: dict[int, tuple[Any, Any]] = {
             id(original): (original, substitute)
             for module, name, substitute in _functions()
             if (original := getattr(module, name, None)) is not None
         }
         self.found: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self.methods: list[tuple[type, str, Any]] = []
+        """Methods of classes that lead out of a world, with their substitutes."""
+        self.before: list[tuple[type, str, Any]] = []
+        """The attributes of classes that were replaced in this run."""
         self._seen: set[str] = set()
 
     def look(self) -> None:
@@ -523,21 +530,29 @@ class _References:
                 known = self.table.get(id(value))
                 if known is not None and known[0] is value:
                     self.found.append((vars(module), key, *known))
-            for each in _CLIENTS.get(name, ()):
-                original = getattr(module, each, None)
-                if original is not None:
-                    substitute = _client_refusal(f"{name}.{each}", original)
-                    self.table[id(original)] = (original, substitute)
-                    self.found.append((vars(module), each, original, substitute))
+            self.refuse_foreign(module)
 
+    def refuse_foreign(self, module: ModuleType) -> None:
+        """Refuse the calls of a module that lead out of the world."""
+        for call in foreign_calls(module):
+            original = getattr(call.owner, call.name)
+            substitute = _refusing(original, call.label, call.reason, call.instead)
+            if isinstance(call.owner, ModuleType):
+                self.table[id(original)] = (original, substitute)
+                self.found.append((vars(module), call.name, original, substitute))
+            else:
+                self.methods.append((call.owner, call.name, substitute))
 
-def _client_refusal(name: str, original: Any) -> Any:
-    return _refusing(
-        original,
-        f"{name}()",
-        "its C library has threads and sockets of its own",
-        "aiokafka or fencepost.KIP848Consumer; confluent-kafka runs on EmbeddedKafka, in real time",
-    )
+    def imported(self, module: ModuleType) -> None:
+        """Refuse the calls of a module that a program has imported in the run."""
+        self._seen.add(module.__name__)
+        known = len(self.found), len(self.methods)
+        self.refuse_foreign(module)
+        for names, key, _, substitute in self.found[known[0] :]:
+            names[key] = substitute
+        for owner, name, substitute in self.methods[known[1] :]:
+            self.before.append((owner, name, owner.__dict__.get(name, _INHERITED)))
+            setattr(owner, name, substitute)
 
 
 _references: _References | None = None
@@ -557,8 +572,10 @@ def substituted(machine: Machine) -> Iterator[None]:
     if _references is None:
         _references = _References()
     _references.look()
-    methods = list(_methods())  # imports the modules of the methods
+    methods = [*_methods(), *_references.methods]  # imports the modules of the methods
     before = [(owner, name, owner.__dict__.get(name, _INHERITED)) for owner, name, _ in methods]
+    _references.before = before
+    imports = ForeignImports(_references.imported)
     _anyio_threads = next(old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread")
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
     travel = time_machine.travel(EPOCH_S, tick=False)
@@ -573,10 +590,13 @@ def substituted(machine: Machine) -> Iterator[None]:
         uuid._node = _NODE  # type: ignore[attr-defined]
         tempfile._name_sequence = None  # type: ignore[attr-defined]  # it has a random state of its own
         random.seed(machine.seeds.getrandbits(64))
+        sys.meta_path.insert(0, imports)
         yield
     finally:
+        if imports in sys.meta_path:
+            sys.meta_path.remove(imports)
         _machines.pop()
-        for owner, name, original in before:
+        for owner, name, original in reversed(before):
             if original is _INHERITED:
                 delattr(owner, name)
             else:
