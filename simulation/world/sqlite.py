@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 _TIMES: Final = ("date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff")
-_connect = sqlite3.connect
 
 
 @functools.cache
 def _original() -> sqlite3.Connection:
     """Return a connection whose functions are SQLite's own."""
-    return _connect(":memory:", check_same_thread=False)
+    return sqlite3.Connection(":memory:", check_same_thread=False)
 
 
 def _now() -> str:

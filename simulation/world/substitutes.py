@@ -399,6 +399,7 @@ _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen")
     ),
     *((os, name, _ENDS_ALL, "sys.exit()") for name in ("execv", "execve", "abort", "_exit")),
+    (asyncio, "new_event_loop", "a world has one loop", "the loop that runs"),
     *((signal, name, _REAL_TIME, "loop.call_later()") for name in ("alarm", "setitimer")),
     *((signal, name, BLOCKS, "a handler") for name in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
 )
