@@ -112,11 +112,12 @@ async def _judged(
 
     judge = await Judge.connect(bootstrap)
     try:
-        with progress_for(json=json).step("comparing", requests) as advance:
+        schedules = [*scripted(judge.config)] if chosen is None else chosen
+        wanted = requests if chosen is None else 0
+        total = max(wanted, sum(len(each.steps) for each in schedules))
+        with progress_for(json=json, lines=True).step("comparing", total) as advance:
             suite = Suite(judge, f"fencepost-{secrets.token_hex(3)}", on_progress=advance)
-            if chosen is not None:
-                return await suite.run(chosen, seed=seed, requests=0)
-            return await suite.run(scripted(judge.config), seed=seed, requests=requests)
+            return await suite.run(schedules, seed=seed, requests=wanted)
     finally:
         await judge.close()
 
@@ -144,6 +145,8 @@ def _print(report: Report) -> None:
         f"rules: {', '.join(f'{verdicts[name]} {name}' for name in ('pass', 'differ', 'untested'))}; "
         f"{tested / len(report.rules):.0%} tested"
     )
+    for api in report.left_out:
+        out.say(f"not sent: {api.api}, {api.requests:,} times; the broker's ApiVersions does not list it")
     for deviation in report.deviations:
         out.say(f"known deviation: {deviation.name}, {deviation.times:,} times")
     for difference in report.differences[:SHOWN]:

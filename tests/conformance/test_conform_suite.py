@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -50,6 +51,7 @@ CONFIG = GroupCoordinatorConfig(
     group_max_size=5,
 )
 TOPICS = {"x": 4, "y": 3}
+UNLISTED = {ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE}
 
 
 @pytest.fixture
@@ -213,6 +215,30 @@ async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> Non
     report = await compare(broker, schedule(*scripts_streams.full(5)))
     assert report.differences == []
     assert verdicts(report)["streams.group.full"] == "pass"
+
+
+async def test_nothing_is_sent_that_the_broker_does_not_list(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    """A group without its protocol says no goodbye in it either."""
+    asked: list[int] = []
+    truthful = BrokerConnection.ask
+
+    async def ask(connection: BrokerConnection, api_key: int, version: int, message: Any) -> Any:
+        asked.append(api_key)
+        return await truthful(connection, api_key, version, message)
+
+    speaks = Judge.speaks
+    monkeypatch.setattr(BrokerConnection, "ask", ask)
+    monkeypatch.setattr(
+        Judge, "speaks", lambda judge, key, version: key not in UNLISTED and speaks(judge, key, version)
+    )
+    steps = next(iter(scripts_streams.SCRIPTS.values()))
+    report = await compare(broker, schedule(*steps, topics={"x": 4, "y": 3, "z": 1, "w": 6}))
+    assert not report.differences
+    assert asked
+    assert not UNLISTED & set(asked)
+    assert {each.api for each in report.left_out} == {f"{key.name} 0" for key in UNLISTED}
 
 
 async def test_a_session_ends_on_both_sides() -> None:

@@ -88,6 +88,8 @@ class LockstepResult(msgspec.Struct, kw_only=True):
     """Number of times that each rule was exercised with equal responses."""
     deviation: Deviation | None = None
     """The known deviation that ended the schedule early."""
+    left_out: Counter[str] = msgspec.field(default_factory=Counter)
+    """Number of requests that were not sent, by API and version, because ApiVersions does not list it."""
     passed: Counter[str] = msgspec.field(default_factory=Counter)
     """Number of times that known deviations showed that end no schedule."""
     difference: LockstepDifference | None = None
@@ -191,6 +193,8 @@ class Lockstep:
                 for member in group.members
             )
             for call in self._situation.farewell(members):
+                if not self._judge.speaks(call.api_key, call.version):
+                    continue  # nothing of that kind was sent either
                 admin = await self._connection(ADMIN, call.group_id)
                 await admin.ask(call.api_key, call.version, call.message)
             await self._judge.forget_group(self._situation.group_id)
@@ -264,6 +268,7 @@ class Lockstep:
     async def _exchange(self, step: Step) -> None:
         call = self._situation.call(step)
         if not self._judge.speaks(call.api_key, call.version):
+            self._comparison.left_out[f"{ApiKey(call.api_key).name} {call.version}"] += 1
             return
         connection = await self._connection(call.sender, call.group_id)
         if isinstance(step, MAY_WAIT):

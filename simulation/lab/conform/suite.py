@@ -43,6 +43,13 @@ class RuleVerdict(msgspec.Struct, frozen=True):
     requests: int = 0
 
 
+class LeftOut(msgspec.Struct, frozen=True):
+    """An API and version that the broker's ApiVersions does not list, so that requests were not sent."""
+
+    api: str
+    requests: int
+
+
 class SeenDeviation(msgspec.Struct, frozen=True):
     """A known deviation that showed."""
 
@@ -58,6 +65,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     differences: list[LockstepDifference]
     rules: list[RuleVerdict]
     deviations: list[SeenDeviation]
+    left_out: list[LeftOut]
     unclear: int
     """Differences that did not appear again: timers that ran out between two responses."""
 
@@ -123,6 +131,7 @@ class Suite:
         self._unclear = 0
         self._exercised: Counter[str] = Counter()
         self._deviations: Counter[str] = Counter()
+        self._left_out: Counter[str] = Counter()
         self._differences: list[LockstepDifference] = []
 
     async def run(self, scripted: Iterable[Schedule], *, seed: int, requests: int) -> Report:
@@ -162,6 +171,7 @@ class Suite:
             self._requests += found.requests
             self._exercised += found.exercised
             self._deviations += found.passed
+            self._left_out += found.left_out
             if found.deviation is not None:
                 self._deviations[found.deviation.name] += 1
             if found.difference is not None:
@@ -212,6 +222,7 @@ class Suite:
         try:
             return await lockstep.run()
         finally:
+            self._on_progress(0)  # a difference is repeated many times
             await to_the_end(lockstep.close())
             await to_the_end(self._topics.release(schedule, prefix))
 
@@ -224,6 +235,7 @@ class Suite:
             differences=self._differences,
             rules=[self._verdict(name, broken) for name in names],
             deviations=[SeenDeviation(name, times) for name, times in sorted(self._deviations.items())],
+            left_out=[LeftOut(api, requests) for api, requests in sorted(self._left_out.items())],
             unclear=self._unclear,
         )
 

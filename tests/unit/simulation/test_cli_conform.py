@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.simulation.cli import conform as conform_command
 from fencepost.simulation.cli import main
-from fencepost.simulation.lab.conform.suite import Report, RuleVerdict, SeenDeviation
+from fencepost.simulation.lab.conform.suite import LeftOut, Report, RuleVerdict, SeenDeviation
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "assignors.jsonl.gz"
 
@@ -85,9 +85,12 @@ def test_the_summary_says_how_much_was_tested(capsys: pytest.CaptureFixture[str]
         differences=[],
         rules=verdicts,
         deviations=[SeenDeviation("known", 2)],
+        left_out=[LeftOut("STREAMS_GROUP_HEARTBEAT 0", 3)],
         unclear=0,
     )
     conform_command._print(report)
     out = capsys.readouterr().out
     assert "rules: 2 pass, 0 differ, 1 untested; 67% tested" in out
     assert "known deviation: known, 2 times" in out
+    left_out = "not sent: STREAMS_GROUP_HEARTBEAT 0, 3 times; the broker's ApiVersions does not list it"
+    assert left_out in out.replace("\n", " ")

@@ -1,0 +1,51 @@
+"""`fencepost conform` against kfake, a broker that does not speak all of Kafka. Needs Go."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+
+pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(600)]
+
+SOURCES = Path(__file__).parent / "kfake"
+
+
+@pytest.fixture
+def kfake(tmp_path: Path) -> Iterator[str]:
+    go = shutil.which("go")
+    if go is None:
+        pytest.skip("Go is not installed")
+    binary = tmp_path / "kfake"
+    try:
+        subprocess.run(
+            [go, "build", "-mod=readonly", "-o", str(binary), "."],
+            cwd=SOURCES,
+            env={**os.environ, "GOTOOLCHAIN": "local"},
+            check=True,
+            timeout=400,
+            capture_output=True,
+        )
+    except (subprocess.SubprocessError, OSError) as error:
+        pytest.skip(f"kfake can't be built here: {error}")
+    with subprocess.Popen([str(binary)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.terminate()
+
+
+def test_only_what_it_lists_is_sent(kfake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    streams = {"type": "streams_beat", "member": "A", "epoch": 0}
+    describe = {"type": "describe"}
+    file = tmp_path / "schedules.json"
+    file.write_text(json.dumps({"name": "s", "topics": {"x": 1}, "steps": [streams, describe]}))
+    assert main(["conform", "--cluster", kfake, "--schedules", str(file), "--json"]) in (0, 1)
+    report = json.loads(capsys.readouterr().out)
+    assert report["left_out"] == [{"api": "STREAMS_GROUP_HEARTBEAT 0", "requests": 1}]
