@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.pipeline.json_lines import as_parquet
 from fencepost.simulation.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -113,8 +114,8 @@ class TraceFiles(msgspec.Struct, frozen=True):
 
 
 def find_traces(path: Path) -> TraceFiles:
-    """Return the trace files at `path`: the folder of a plan or a campaign, any folder with Parquet files, or
-    one file.
+    """Return the trace files at `path`: the folder of a plan or a campaign, any folder with Parquet files or
+    JSON lines, or one file.
 
     Names that begin with a dot or an underscore are skipped, as in Spark: unfinished files have such names.
     For a campaign that is running or was killed, the finished runs count.
@@ -123,6 +124,7 @@ def find_traces(path: Path) -> TraceFiles:
     """
     if not path.exists():
         raise FencepostError(f"{path}: there is no such file or directory")
+    path = as_parquet(path)
     runs: list[Path] = []
     if (path / RUNS / TRACES).is_dir():
         path /= RUNS  # a plan's folder: its campaign is in there
@@ -143,7 +145,8 @@ def find_traces(path: Path) -> TraceFiles:
         )
     if not traces:
         raise FencepostError(
-            f"{path}: has no trace; expected Parquet files with the columns {', '.join(COLUMNS)}"
+            f"{path}: has no trace; expected Parquet files, or JSON lines (*.jsonl), with the columns "
+            f"{', '.join(COLUMNS)}"
         )
     from fencepost.simulation.trace.parquet import SCHEMA
 
