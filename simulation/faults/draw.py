@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import random
+from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
@@ -142,6 +143,8 @@ def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Draw:
     most = max(
         [scenario.group.members, *(_scaled(scenario, t) for t in scenario.steps if isinstance(t, s.Scale))]
     )
+    if any(isinstance(step, s.RollingRestart) and step.overlap is not None for step in scenario.steps):
+        most *= 2
     return Draw(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
 
 
@@ -165,11 +168,31 @@ def _scale(step: s.Scale, before: int, after: int, length: int) -> list[DrawnEve
     return [DrawnEvent(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
 
 
+def _replaced(step: s.RollingRestart, at_us: int, number: int, members: int) -> Iterator[DrawnEvent]:
+    """Yield the start of a new member, and the stop of the old one that it replaces."""
+    assert step.overlap is not None
+    yield DrawnEvent(
+        at_us=at_us,
+        kind=FaultKind.START,
+        member=members + number,
+        protocol=step.protocol or "",
+        strategies=step.partition_assignment_strategy,
+    )
+    at_us += step.overlap.us
+    yield DrawnEvent(at_us=at_us, kind=FaultKind.STOP, member=number, graceful=step.graceful)
+
+
 def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random.Random) -> list[DrawnEvent]:
     at = step.at.within(length)
     if isinstance(step, s.RollingRestart):
         batch = 1 if step.batch is None else max(1, round(members * step.batch))
         times = _spread(step.at, step.over, -(-members // batch), length)
+        if step.overlap is not None:
+            return [
+                each
+                for number in range(members)
+                for each in _replaced(step, times[number // batch], number, members)
+            ]
         return [
             DrawnEvent(
                 at_us=times[number // batch],

@@ -43,7 +43,7 @@ class SimulatedApplication:
         self._poll_us = world.scenario.application.poll.us
         self._commit = world.scenario.application.commit
         self._most = world.scenario.application.max_poll_records
-        self._record_times = world.processing_times
+        self._record_times, self._batch_times = world.processing_times, world.batch_times
         self._polls = world.hooks["on_poll"]
         self._commits_told = world.hooks["on_commit_told"]
         self._delivered = world.hooks["on_records_delivered"]
@@ -217,6 +217,9 @@ class SimulatedApplication:
         taken, self._filled_by = self._logs.take(fetchable, self._most, self._filled_by, arrivals)
         return taken
 
+    def _working_us(self, records: int) -> int:
+        return self._batch_times.draw() if self._batch_times else records * self._record_times.draw()
+
     async def _process(self, taken: Taken) -> None:
         host, name = self._host, self._host.name
         records = 0
@@ -224,7 +227,7 @@ class SimulatedApplication:
             records += end - first
             for hook in self._delivered:
                 hook(name, partition, first, end, self._loop.now_us)
-        await host.pause_us(records * self._record_times.draw() if records else 0)
+        await host.pause_us(self._working_us(records) if records else 0)
         if self._stall_until_us > self._loop.now_us:
             await host.pause_us(self._stall_until_us - self._loop.now_us)
         finished, self._batch = self._batch, {}

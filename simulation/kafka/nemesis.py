@@ -91,12 +91,16 @@ class GroupNemesis(KafkaNemesis[Stage]):
     def _start(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         self._scaled_away.discard(host.name)
+        host.protocol = entry.protocol or host.protocol
+        host.strategies = entry.strategies or host.strategies
         host.start()
 
     def _stop(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         self._scaled_away.add(host.name)
         host.stop(come_back=False)
+        if not entry.graceful:
+            host.crash()
 
     def _subscribe(self, entry: DrawnEvent) -> None:
         host = self._host(entry)

@@ -220,6 +220,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
             if end > scenario.duration.us:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
+        yield from _overlap(scenario, index)
         if isinstance(step, s.Scale) and (step.members is None) == (step.factor is None):
             yield ("steps", index), "expected one of members and factor"
         if isinstance(step, s.Scale) and step.factor is not None:
@@ -240,6 +241,21 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
         if isinstance(step, s.Scale) and step.members == 0 and scenario.protocol == "sac":
             yield ("steps", index, "members"), "expected at least 1, got 0"
+
+
+def _overlap(scenario: AnyScenario, index: int) -> Iterator[Mistake]:
+    """Yield an overlap that has no effect, or steps that do not know which members have replaced others."""
+    restart = scenario.steps[index]
+    if not isinstance(restart, s.RollingRestart) or restart.overlap is None:
+        return
+    if not isinstance(scenario, s.Scenario):
+        yield ("steps", index, "overlap"), "has an effect only in scenarios of consumers"
+    of_members = (s.RollingRestart, s.Scale, s.ChangeSubscription)
+    if any(isinstance(step, of_members) for place, step in enumerate(scenario.steps) if place != index):
+        yield (
+            ("steps", index, "overlap"),
+            "expected no other step of members beside a restart with an overlap",
+        )
 
 
 def _strategies(scenario: s.Scenario) -> Iterator[Mistake]:

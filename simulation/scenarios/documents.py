@@ -23,6 +23,7 @@ KEYS: Final[Mapping[Document, frozenset[str]]] = {
     "plan": frozenset(
         {"event", "members", "partitions", "start_up", "zone_latency", "batch", "at_once", "protocol"}
         | {"assignor", "session_timeout", "heartbeat_interval", "static", "rate", "headroom"}
+        | {"poll", "surge", "kill", "config"}
     ),
 }
 """Top-level keys of each kind."""

@@ -168,7 +168,7 @@ def _scenario(
     check_document(raw, "scenario", source)
     raw.setdefault("name", name)
     if isinstance(raw.get("config"), dict):
-        raw["config"] = _flat(raw["config"])
+        raw["config"] = flat_config(raw["config"])
     places = _Places(source, text)
     for override in overrides:
         places.overridden.append((_put(raw, override), override.shown))
@@ -192,13 +192,13 @@ def _scenario(
     return resized
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_config(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return Kafka's names in one piece, even if they were written without quotes, which makes tables of
     them."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{key}.")
+            flat |= flat_config(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = value
     return flat

@@ -124,7 +124,7 @@ class NodeSplit(_Fault, frozen=True, tag="node-split"):
 class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):
     """Restart all clients, batch by batch, evenly over a time."""
 
-    unused = ("protocol", "partition_assignment_strategy")
+    unused = ("overlap", "protocol", "partition_assignment_strategy")
 
 
 SacOperation: TypeAlias = Literal["list", "evaluate"]

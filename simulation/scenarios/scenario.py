@@ -104,6 +104,8 @@ class ScenarioApplication(_Table, frozen=True):
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
     """Processing time of one record."""
+    batch: Span | None = None
+    """Processing time of all records of one poll together, instead of `processing`."""
     commit: Literal["auto", "sync", "async", "transaction"] = "auto"
     """The way in which offsets are committed. `auto`: by the consumer. The others commit after each batch and
     before a revocation: `sync` waits for the response, `async` does not after a batch, `transaction` uses a
@@ -151,6 +153,9 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
     """Share of the members that restart at the same time, at least one. Default: one by one."""
     graceful: bool = True
     """True if members close their consumer before they stop."""
+    overlap: Duration | None = None
+    """Start a new member in the place of each one, and stop the old one after this time; it does not come
+    back. Default: each member stops first, and starts again after the restart time."""
     protocol: GroupProtocol | None = None
     """The members' group.protocol after the step. Default: unchanged."""
     partition_assignment_strategy: tuple[AssignmentStrategy, ...] = ()

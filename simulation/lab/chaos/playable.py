@@ -8,7 +8,7 @@ from typing import get_args
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.lab.chaos.messages import ClientName
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.scenario import Operate, Scenario
+from fencepost.simulation.scenarios.scenario import Operate, RollingRestart, Scenario
 from fencepost.simulation.scenarios.streams import OtherApplication, StreamsScenario
 
 
@@ -45,6 +45,16 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
         raise FencepostError(
             f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and in `chaos`"
             " no operator administers the group"
+        )
+    if scenario.application.batch is not None:
+        raise FencepostError(
+            f"{scenario.name} has application.batch: `simulate` and `campaign` run it, and members of `chaos`"
+            " take their time for each record: expected application.processing"
+        )
+    if any(isinstance(step, RollingRestart) and step.overlap is not None for step in scenario.steps):
+        raise FencepostError(
+            f"{scenario.name} has a rolling-restart with an overlap: `simulate` and `campaign` run it, and"
+            " `chaos` restarts each member in its place"
         )
     if client == "confluent":
         _require_confluent(scenario)

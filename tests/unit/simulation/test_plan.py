@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.draw import Draw, FaultKind, draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.load import loads
@@ -57,6 +58,26 @@ def test_a_rolling_restart_takes_one_member_after_the_other():
 def test_a_rolling_restart_in_batches_takes_several_at_once():
     plan = plan_of('[[steps]]\nkind = "rolling-restart"\nat = "1m"\nover = "3m"\nbatch = 0.4\n')
     assert [e.at_us // MINUTE for e in plan.entries] == [1, 1, 1, 2, 2, 2, 3, 3]
+
+
+def test_a_restart_with_an_overlap_starts_others_first():
+    plan = plan_of(
+        '[[steps]]\nkind = "rolling-restart"\nat = "1m"\nover = "80s"\noverlap = "4s"\ngraceful = false\n'
+    )
+    assert [(e.at_us // 1_000_000, e.kind, e.member, e.graceful) for e in plan.entries[:4]] == [
+        (60, FaultKind.START, 8, True),
+        (64, FaultKind.STOP, 0, False),
+        (70, FaultKind.START, 9, True),
+        (74, FaultKind.STOP, 1, False),
+    ]
+    assert plan.members == 16
+
+
+def test_an_overlap_is_the_only_step_of_members():
+    restart = '[[steps]]\nkind = "rolling-restart"\nat = "1m"\noverlap = "4s"\n'
+    text = restart + '[[steps]]\nkind = "scale"\nat = "2m"\nmembers = 3\n'
+    with pytest.raises(FencepostError, match="expected no other step of members"):
+        plan_of(text)
 
 
 def test_one_goes_as_each_part_of_a_step_begins_as_the_docs_say():
