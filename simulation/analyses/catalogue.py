@@ -23,7 +23,11 @@ from fencepost.simulation.analyses.declaration import (
 REBALANCES: Final = Analysis(
     name="rebalances",
     title="Rebalances",
-    summary=("Durations of rebalances, from the first raise of the group epoch until the group is stable."),
+    summary=(
+        "Durations of rebalances, from the first raise of the group epoch until the group is Stable again. "
+        "While a group forms, nothing counts as a rebalance: until its first members have joined, or if it"
+        " was not Stable before. If a log does not tell a duration, all figures of durations are null."
+    ),
     columns=(
         *CELL,
         *spread(Unit.SECONDS, "rebalances that ended"),
@@ -47,12 +51,13 @@ LONGEST_REBALANCES: Final = Analysis(
         Column("run_id", Unit.RUN, "The run."),
         *CELL,
         Column("begin_s", Unit.SECONDS, "Its start, since the start of the run."),
-        Column("seconds", Unit.SECONDS, "Its duration."),
+        Column("begin_at", Unit.TEXT, "Its start by the clock, in UTC; null if time is virtual.", "at"),
+        Column("seconds", Unit.SECONDS, "Its duration; null if a log does not tell it."),
         Column(
             "cause", Unit.TEXT, "The first cause of an epoch raise: a kind of heartbeat, a timeout, topics."
         ),
         Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
-        Column("heartbeats", Unit.COUNT, "Heartbeats answered in it."),
+        Column("heartbeats", Unit.COUNT, "Heartbeats answered in it; null if the trace has none."),
     ),
 )
 
@@ -87,9 +92,12 @@ DOWNTIME: Final = Analysis(
             "cause",
             Unit.TEXT,
             "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (single active "
-            "consumers) or assigned again. `all` is for all causes together.",
+            "consumers) or assigned again. From a log, gone or taken: it does not say when. `all` is for all "
+            "causes together.",
         ),
-        *spread(Unit.SECONDS, "changes from one owner to the next"),
+        Column("count", Unit.COUNT, "Number of changes from one owner to the next."),
+        Column("unknown", Unit.COUNT, "Those whose time is not known. If there are any, all times are null."),
+        *quantiles(Unit.SECONDS),
         Column(
             "run_seconds_mean",
             Unit.SECONDS,
@@ -297,7 +305,7 @@ FENCINGS: Final = Analysis(
             "cause",
             Unit.TEXT,
             "Why the coordinator removed the member (session, rebalance or replaced), or the error in its "
-            "response to a heartbeat.",
+            "response to a heartbeat. gone: a log does not say whether it was removed or left.",
         ),
         *_COUNTED,
         Column(
@@ -397,8 +405,8 @@ RUNS: Final = Analysis(
         *CELL,
         Column("runs", Unit.COUNT, "Number of runs."),
         Column("failed", Unit.COUNT, "Runs that ended with an error. No other table includes them."),
-        Column("violating", Unit.COUNT, "Runs that violated an invariant."),
-        Column("violations", Unit.COUNT, "Number of violations."),
+        Column("violating", Unit.COUNT, "Runs that violated an invariant; null if nothing checked them."),
+        Column("violations", Unit.COUNT, "Number of violations; null if nothing checked them."),
         Column("unconverged", Unit.COUNT, "Runs that did not settle. Null without a campaign's summaries."),
         Column("traced", Unit.COUNT, "Runs with a trace. All other tables use only these."),
         Column(

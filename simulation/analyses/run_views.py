@@ -17,17 +17,21 @@ from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.sac.states import SacMemberState
 from fencepost.simulation.analyses import situations
+from fencepost.simulation.trace.schema import GENERATION, LOG_WORLD
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
 RUN_VIEWS: Final[Mapping[str, str]] = {
-    "traced": "scenario string, parameters string, run_end_us long, begun boolean, violations long",
+    "traced": (
+        "scenario string, parameters string, began_at timestamp, run_end_us long, begun boolean, "
+        "violations long"
+    ),
     "incident": "seq long, t_us long, actor string, incident string, name string",
     "rebalance": (
         "`group` string, rebalance long, begin_seq long, begin_us long, end_us long, settled string, "
-        "cause string, epochs long, heartbeats long, bytes long, seconds double"
+        "cause string, epochs long, heartbeats long, bytes long, seconds double, forms boolean"
     ),
     "formation": "seconds double",
     "handover": (
@@ -120,6 +124,8 @@ SINGLE_ACTIVE_STATES: Final = str(tuple(str(each) for each in SacMemberState if 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "active_like": lambda: ACTIVE_LIKE,
     "single_active_states": lambda: SINGLE_ACTIVE_STATES,
+    "log_world": lambda: LOG_WORLD,
+    "generation": lambda: GENERATION,
     "situation_counts": situations.counts,
     "situation_names": situations.names,
 }

@@ -9,11 +9,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.report.model import NONE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,7 +29,7 @@ WINDOW_S: Final = 10.0
 SHOWN: Final = 12
 """Windows that the terminal shows at once; JSON has them all."""
 
-_COUNTS: Final = ("heartbeats", "epochs", "rebalances", "removed", "commits", "violations")
+_COUNTS: Final = ("heartbeats", "epochs", "settled", "removed", "commits", "violations")
 _HEADINGS: Final = ("from", "group", *_COUNTS)
 
 
@@ -179,7 +180,7 @@ def table_of(snapshot: Snapshot) -> RenderableType:
     for heading in _HEADINGS:
         windows.add_column(heading, justify="left" if heading in ("from", "group") else "right")
     for window in snapshot.windows[-SHOWN:]:
-        cells = [f"{getattr(window, name):,}" if getattr(window, name) else "·" for name in _COUNTS]
+        cells = [_count(getattr(window, name)) for name in _COUNTS]
         style = "red" if window.violations else ""
         windows.add_row(_clock(window.start), window.group, *cells, style=style)
     parts: list[RenderableType] = [Text(_summary(snapshot.rows, snapshot.skipped), "bold"), windows]
@@ -187,6 +188,10 @@ def table_of(snapshot: Snapshot) -> RenderableType:
         parts.append(Text("\n".join(said)))
     parts.append(Text("Ctrl-C ends it, with all tables", "dim"))
     return Group(*parts)
+
+
+def _count(number: int | None) -> str:
+    return NONE if number is None else f"{number:,}" if number else "·"
 
 
 def _summary(rows: int, skipped: Mapping[str, int]) -> str:
@@ -200,14 +205,12 @@ def _headlines(snapshot: Snapshot) -> list[str]:
 
     tables = {name: snapshot.tables.get(name, []) for name in HEADLINES}
     said = [
-        f"{row['scenario']}: {row['count']:,} rebalances, median {row['median']:.2f} s, "
-        f"longest {row['max']:.2f} s"
+        f"{row['scenario']}: {row['count']:,} rebalances, {_lengths(row, '')}"
         for row in tables["rebalances"]
         if row["count"]
     ]
     said += [
-        f"{row['scenario']}: {row['count']:,} partitions changed hands, median {row['median']:.2f} s without "
-        f"an owner, longest {row['max']:.2f} s"
+        f"{row['scenario']}: {row['count']:,} partitions changed hands, {_lengths(row, ' without an owner')}"
         for row in tables["downtime"]
         if row["count"] and row["cause"] == "all"
     ]
@@ -220,6 +223,13 @@ def _headlines(snapshot: Snapshot) -> list[str]:
         f"{row['scenario']}: {row['count']:,} of {row['invariant']} violated" for row in tables["violations"]
     ]
     return said[:SHOWN]
+
+
+def _lengths(row: Mapping[str, Any], what: str) -> str:
+    """Return the median and the longest time of a row, or that the log does not tell them."""
+    if row["median"] is None:
+        return "times not known from this log"
+    return f"median {row['median']:.2f} s{what}, longest {row['max']:.2f} s"
 
 
 def _clock(start: str) -> str:

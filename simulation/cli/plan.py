@@ -85,6 +85,10 @@ def plan(
         str | None,
         Parameter(help="Time that an application takes for the records of a poll. Default: 500ms."),
     ] = None,
+    poll: Annotated[
+        str | None,
+        Parameter(help="Time that records gather before a poll returns them. Default: 5s."),
+    ] = None,
     rate: Annotated[
         float | None,
         Parameter(help="Records per second written to all partitions, for the lag. Default: 1000."),
@@ -95,6 +99,18 @@ def plan(
     ] = None,
     at_once: Annotated[
         Count | None, Parameter(help="Members that a deploy restarts at the same time. Default: 1.")
+    ] = None,
+    surge: Annotated[
+        bool | None,
+        Parameter(negative=(), help="A deploy starts each new member before it stops the old one."),
+    ] = None,
+    kill: Annotated[
+        bool | None,
+        Parameter(negative=(), help="A deploy kills members: they do not leave the group."),
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        Parameter(help="A setting of the brokers, as NAME=VALUE under Kafka's name. Repeatable."),
     ] = None,
     protocol: Annotated[
         str | None, Parameter(help="consumer (KIP-848), classic, or both. Default: consumer,classic.")
@@ -158,6 +174,10 @@ def plan(
         "start_up": start_up,
         "zone_latency": zone_latency,
         "batch": batch,
+        "poll": poll,
+        "surge": surge,
+        "kill": kill,
+        "config": config,
         "rate": rate,
         "headroom": headroom,
         "at_once": at_once,
@@ -213,13 +233,25 @@ def _question(file: Path | None, flags: dict[str, Any]) -> tuple[Question, dict[
     raw, places = ({}, {}) if file is None else read_question(file)
     for key, value in flags.items():
         option = f"--{key.replace('_', '-')}"
-        if isinstance(value, bool):
+        if key == "config":
+            raw[key] = raw.get(key, {}) | dict(_setting(each) for each in value)
+            places[key] = option
+        elif isinstance(value, bool):
             raw[key], places[key] = value, option if value else f"--no-{key}"
         else:
             listed = [part.strip() for part in str(value).split(",")]
             single = value if key in _NUMBERS else listed[0]
             raw[key], places[key] = listed if len(listed) > 1 else single, f"{option} {value}"
     return ask(raw, places), places
+
+
+def _setting(text: str) -> tuple[str, bool | int | str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise FencepostError(f"--config {text}: expected NAME=VALUE under Kafka's name of the setting")
+    if value in ("true", "false"):
+        return name, value == "true"
+    return name, int(value) if value.lstrip("-").isdecimal() else value
 
 
 _HEADINGS = (
@@ -270,9 +302,11 @@ def _print_table(found: PlanAnswer, event: str, marked: str | None = None) -> No
 
 def _title(question: Question, found: PlanAnswer) -> str:
     runs = sum(each.runs for each in found.options)
+    ways = [("new members first", question.surge), ("killed", question.kill)]
+    how = "".join(f", {words}" for words, is_so in ways if is_so)
     return (
-        f"A {question.event} of {question.members:,} members and {question.partitions:,} partitions, start-up"
-        f" {question.start_up}: {runs:,} runs"
+        f"A {question.event} of {question.members:,} members and {question.partitions:,} partitions{how},"
+        f" start-up {question.start_up}: {runs:,} runs"
     )
 
 

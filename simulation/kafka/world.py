@@ -47,6 +47,9 @@ class KafkaWorld(World):
         super().__init__(scenario.application, loop, seed, sequence)
         self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
+        batch = scenario.application.batch
+        self.batch_times = None if batch is None else self.streams.samples("batches", batch.quantiles)
+        """The times that applications take for the records of a poll; None if it is by record."""
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.group_id = scenario.group.id
         """The one group of this world."""
@@ -188,7 +191,7 @@ def prepare(
 
         transactions = scenario.application.commit == "transaction"
         checkers = all_checkers(scenario.protocols, transactions=transactions)
-    writer = GroupTraceWriter(recorder)
+    writer = GroupTraceWriter(recorder, scenario.group.members)
     world = KafkaWorld(
         scenario,
         seed,

@@ -4,6 +4,7 @@ rows."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import re
 import tempfile
@@ -12,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 import structlog
@@ -22,13 +23,13 @@ from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.brokers.blocking import require_topic
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.records import AT, GONE, SKIPPED, rows_of
+from fencepost.simulation.live.records import AT, GONE, GROUP_LOG, SKIPPED, rows_of
 from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, spark_session
+from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, retrying, spark_session
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
@@ -43,12 +44,18 @@ _REFRESH_S: Final = 10.0
 """Minimum time between two updates of the tables, in seconds; updates take at most half of the time."""
 _TRIGGER: Final = "1 second"
 _WINDOWS_EVERY_S: Final = 1
-_STARVED: Final = "Python worker failed to connect back"
-"""Spark's message if a worker takes more than ten seconds to start: the machine is busy, and nothing is
-broken."""
-_STARTS: Final = 5
+_STARVED: Final = re.compile(
+    "Python worker failed to connect back|Timed out while waiting for the Python worker to connect back"
+    "|Python worker exited unexpectedly|PYTHON_DATA_SOURCE_ERROR.+[Tt]imed out"
+)
+"""Spark's message if a worker takes more than ten seconds to start, which no setting of Spark changes: the
+machine is busy, and nothing is broken."""
+_STARTS: Final = 20
+"""Number of times that a query is started again for that reason."""
 _OURS: Final = re.compile(r"EnvironmentLacks: (.+)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Lacks|Exception): ")
+
+T = TypeVar("T")
 
 _log = structlog.get_logger(__name__)
 
@@ -157,7 +164,7 @@ def follow(
         reader = choose_reader(topic)
         _log.info("kafka_reader", reader=reader.name)
         say = (progress or Silent()).say
-        spark = stack.enter_context(spark_session(master, reader.settings, say=say))
+        spark = stack.enter_context(spark_session(retrying(master), reader.settings, say=say))
         session = _Session(spark, reader, folder, following, security, window_s=window_s)
         try:
             late = session.run(until, stop or threading.Event(), tell)
@@ -203,7 +210,7 @@ class _Session:
         *,
         window_s: float,
     ) -> None:
-        self.windows = Windows(window_s)
+        self.windows = Windows(window_s, logged=following.topic == GROUP_LOG)
         self._spark = spark
         self._reader = reader
         self._folder = folder
@@ -219,9 +226,11 @@ class _Session:
     def run(self, until: Until, stop: threading.Event, tell: Callable[[Snapshot], None]) -> int:
         """Run until the end. Return the number of rows that came too late for their window."""
         with tempfile.TemporaryDirectory(prefix="fencepost-live-") as scratch, _quiet():
-            intake = self._begin(until)
-            windows = self.windows.start(
-                self._spark, self._folder.traces, Path(scratch), every_s=_WINDOWS_EVERY_S
+            intake = self._retried(lambda: self._begin(until))
+            windows = self._retried(
+                lambda: self.windows.start(
+                    self._spark, self._folder.traces, Path(scratch), every_s=_WINDOWS_EVERY_S
+                )
             )
             try:
                 while intake.isActive or (intake := self._again(intake, until)).isActive:
@@ -247,6 +256,24 @@ class _Session:
         if until.available_now:
             return writer.trigger(availableNow=True).start()
         return writer.trigger(processingTime=_TRIGGER).start()
+
+    def _retried(self, start: Callable[[], T]) -> T:
+        """Start something of Spark's that needs a Python worker, again if the worker could not start in
+        time."""
+        while True:
+            try:
+                return start()
+            except Exception as error:
+                if not self._is_starved(error):
+                    raise
+
+    def _is_starved(self, error: Exception) -> bool:
+        """Return true if only a worker could not start in time, and another start is left."""
+        if not _STARVED.search(str(error)) or not self._starts_left:
+            return False
+        self._starts_left -= 1
+        _log.info("spark_worker_late", starts_left=self._starts_left)
+        return True
 
     def _is_idle(self, until: Until) -> bool:
         if until.idle_s is None or time.monotonic() - self._intake.last_record_s < until.idle_s:
@@ -278,9 +305,8 @@ class _Session:
         error = intake.exception()
         if error is None or "_Stopping" in str(error):
             return intake
-        if _STARVED in str(error) and self._starts_left:
-            self._starts_left -= 1
-            return self._begin(until)
+        if self._is_starved(error):
+            return self._retried(lambda: self._begin(until))
         raise self.failed(self._intake.failure or error) from error
 
     def failed(self, error: Exception) -> EnvironmentLacks:
@@ -298,8 +324,8 @@ class _Session:
             return
         trace = self._spark.read.schema(TRACE_DDL).parquet(*map(str, files))
         for name in HEADLINES:
-            rows_of_table = run_job(self._spark, name, ANALYSES[name](trace).collect)
-            self._tables[name] = [row.asDict() for row in rows_of_table]
+            collect = functools.partial(run_job, self._spark, name, ANALYSES[name](trace).collect)
+            self._tables[name] = [row.asDict() for row in self._retried(collect)]
         ended_s = time.monotonic()
         self._looked = max(began_s + _REFRESH_S, 2 * ended_s - began_s), count
 

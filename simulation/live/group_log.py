@@ -1,15 +1,20 @@
 """Kafka's own log of groups as a trace: it turns records of `__consumer_offsets` into rows.
 
 A log has a coordinator's decisions, but not the requests. It has no heartbeats, and does not say whether a
-removed member left or timed out. The partitions of a member are those that the coordinator has assigned to
-it. The model is lenient, because compaction may have removed any older record, including tombstones.
+removed member left or timed out: it may have read nothing for a session timeout before its tombstone. The log
+of a classic group has each generation once it is complete, but not the rounds of joining before it. So rows
+mark what has no known time: `gone` for such a removal, `taken` for partitions that a generation gave to
+another member, and `generation: …` for a rebalance that the log shows only at its end.
+
+The partitions of a member are those that the coordinator has assigned to it. The model is lenient, because
+compaction may have removed any older record, including tombstones.
 
 Records of one millisecond form one step: the group's state becomes a row once all of them are applied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
@@ -25,9 +30,10 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, To
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import TaskIds
 from fencepost.simulation.trace.group_runs import start_row
-from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.trace.schema import GENERATION, LOG_WORLD, Row, RowKind
 
-WORLD: Final = "kafka"
+_AWAY: Final = -2
+"""The epoch of a static member that left for a while (KIP-848)."""
 
 Names = Callable[[TopicId], str]
 """Returns the name of a topic by its id, or the id itself if the topic is no longer known."""
@@ -44,6 +50,8 @@ class LogRecord(NamedTuple):
 class _Member(msgspec.Struct):
     """One member as the log shows it: the partitions that it holds, and those that it has yet to release."""
 
+    actor: str
+    """Its client id and its id, as Kafka names classic members."""
     epoch: int = -1
     state: str = ""
     held: tuple[TopicPartition, ...] = ()
@@ -112,7 +120,7 @@ class GroupLog:
         if known.began_ms is None:
             known.began_ms = timestamp_ms
             known.seq = 1
-            self._rows.append(start_row(WORLD, self._group_id))
+            self._rows.append(start_row(LOG_WORLD, self._group_id, began_ms=timestamp_ms))
         # A broker's clock may be set back; the time of a trace may not.
         self._now_us = known.last_us = max((timestamp_ms - known.began_ms) * 1_000, known.last_us)
         cause = self._cause(records)
@@ -145,11 +153,11 @@ class GroupLog:
             if value is None:
                 self._remove(key.member_id)
             else:
-                self._join(key.member_id)
+                self._join(key.member_id, value.client_id)
         elif isinstance(key, r.ASSIGNMENT_KEYS) and value is not None:
             self._place(key.member_id, value)
         elif isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
-            self._add(RowKind.ASSIGNMENT, key.member_id, detail=key.member_id)
+            self._add(RowKind.ASSIGNMENT, key.member_id, detail=self._actor(key.member_id))
 
     def _cause(self, records: Sequence[Record]) -> str:
         """Return the cause of the raised group epoch, as far as the records show it."""
@@ -196,16 +204,20 @@ class GroupLog:
 
     # -- members -----------------------------------------------------------------------------------------
 
-    def _join(self, member_id: MemberId) -> None:
+    def _join(self, member_id: MemberId, client_id: str = "") -> None:
         if member_id not in self._known.members:
-            self._known.members[member_id] = _Member()
+            named = member_id if member_id.startswith(client_id) else f"{client_id}-{member_id}"
+            self._known.members[member_id] = _Member(named)
             self._add(RowKind.HOST, member_id, detail="start")
             self._add(RowKind.MEMBER_STATE, member_id, state_from="UNSUBSCRIBED", state_to="JOINING")
 
     def _remove(self, member_id: MemberId) -> None:
-        if self._known.members.pop(member_id, None) is not None:
-            self._add(RowKind.MEMBER_REMOVED, member_id, detail="gone")
+        member = self._known.members.get(member_id)
+        if member is not None:
+            # A static member that is away has left, and released everything then.
+            self._add(RowKind.MEMBER_REMOVED, member_id, detail="left" if member.epoch == _AWAY else "gone")
             self._add(RowKind.HOST, member_id, detail="stopped")
+            del self._known.members[member_id]
 
     def _place(
         self,
@@ -220,8 +232,10 @@ class GroupLog:
             held, leaving = _tasks(value.assigned.active), _tasks(value.pending_revocation.active)
         state = str(STATES_BY_CODE[value.state])
         if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
-            partitions = tuple(sorted({*held, *leaving}))
-            self._add(RowKind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=member_id)
+            partitions, actor = tuple(sorted({*held, *leaving})), self._actor(member_id)
+            self._add(RowKind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=actor)
+        if value.member_epoch == _AWAY:
+            held = leaving = ()  # the coordinator keeps them for its next process; this one has released them
         self._move(member_id, value.member_epoch, state, held, leaving)
 
     def _move(
@@ -231,7 +245,11 @@ class GroupLog:
         state: str,
         held: tuple[TopicPartition, ...],
         leaving: tuple[TopicPartition, ...] = (),
+        *,
+        elsewhere: Set[TopicPartition] = frozenset(),
     ) -> None:
+        """Add rows for what a member releases and gets. The time of the release is not known of partitions
+        that another member has `elsewhere` by now."""
         member = self._known.members[member_id]
         had, had_leaving = {*member.held}, {*member.leaving}
         taken = tuple(each for each in sorted(had) if each not in held)
@@ -239,10 +257,10 @@ class GroupLog:
         given = tuple(each for each in held if each not in had)
         before = _of_client(member.state)
         member.epoch, member.state, member.held, member.leaving = epoch, state, held, leaving
-        if taken:
-            self._add(RowKind.CALLBACK_BEGIN, member_id, partitions=taken, detail="revoked")
-        if gone:
-            self._add(RowKind.CALLBACK_END, member_id, partitions=gone, detail="revoked")
+        for kind, ended in ((RowKind.CALLBACK_BEGIN, taken), (RowKind.CALLBACK_END, gone)):
+            for detail in ("revoked", "taken"):
+                if of_one := tuple(each for each in ended if (each in elsewhere) == (detail == "taken")):
+                    self._add(kind, member_id, partitions=of_one, detail=detail)
         if given:
             self._add(RowKind.CALLBACK_BEGIN, member_id, partitions=given, detail="assigned")
             self._add(RowKind.CALLBACK_END, member_id, partitions=given, detail="assigned")
@@ -263,18 +281,26 @@ class GroupLog:
                 known.epoch, known.state = -1, self._moved(known.state, GroupState.DEAD)
             return
         known.classic = True
+        now = {member.member_id: member for member in value.members}
+        gone = [each for each in known.members if each not in now]
+        joined = [each for each in now if each not in known.members]
         if value.generation != known.epoch:
             known.epoch = known.target = value.generation
-            self._add(RowKind.GROUP_EPOCH, detail="join")
+            self._add(RowKind.GROUP_EPOCH, detail=_generation(joined, gone))
             self._add(RowKind.TARGET)
-        now = {member.member_id: member for member in value.members}
-        for member_id in [each for each in known.members if each not in now]:
+        for member_id in gone:
             self._remove(member_id)
-        for member_id, member in now.items():
-            self._join(member_id)
-            readable = value.protocol_type == CONSUMER_PROTOCOL_TYPE
-            held = _assigned(member.assignment) if readable else ()
-            self._move(member_id, value.generation, str(ConsumerGroupMemberState.STABLE), held)
+        readable = value.protocol_type == CONSUMER_PROTOCOL_TYPE
+        held = {each: _assigned(member.assignment) if readable else () for each, member in now.items()}
+        everything = frozenset(part for parts in held.values() for part in parts)
+        for member_id, member in now.items():  # all releases come before what others get
+            self._join(member_id, member.client_id)
+            kept = tuple(each for each in known.members[member_id].held if each in held[member_id])
+            self._move(
+                member_id, value.generation, known.members[member_id].state, kept, elsewhere=everything
+            )
+        for member_id in now:
+            self._move(member_id, value.generation, str(ConsumerGroupMemberState.STABLE), held[member_id])
 
     # -- rows --------------------------------------------------------------------------------------------
 
@@ -305,9 +331,9 @@ class GroupLog:
             Row(
                 seq=known.seq,
                 t_us=self._now_us,
-                world=WORLD,
+                world=LOG_WORLD,
                 group=self._group_id,
-                actor=actor,
+                actor=self._actor(actor),
                 kind=kind.value,
                 state_from=state_from,
                 state_to=state_to,
@@ -319,6 +345,10 @@ class GroupLog:
             )
         )
 
+    def _actor(self, member_id: MemberId) -> str:
+        member = self._known.members.get(member_id)
+        return member_id if member is None else member.actor
+
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
         return tuple(
             sorted(
@@ -327,6 +357,12 @@ class GroupLog:
                 for number in numbers
             )
         )
+
+
+def _generation(joined: Sequence[MemberId], gone: Sequence[MemberId]) -> str:
+    """Return what differs from the generation before; the cause of a rebalance itself is not logged."""
+    changed = [word for word, members in (("joined", joined), ("gone", gone)) if members]
+    return f"{GENERATION}: {' and '.join(changed) or 'same members'}"
 
 
 def _of_client(state: str) -> str:

@@ -20,7 +20,7 @@ from fencepost.simulation.brokers.blocking import ask_topics
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode, encode
 from fencepost.simulation.trace.parquet import SCHEMA, record_batch
-from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL, Row
+from fencepost.simulation.trace.schema import COLUMNS, LOG_WORLD, TRACE_DDL, Row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,6 @@ class _GroupDocuments:
         import pandas as pd
 
         from fencepost.simulation.live.group_log import (  # only these workers need it
-            WORLD,
             GroupLog,
             LogRecord,
         )
@@ -118,7 +117,7 @@ class _GroupDocuments:
         moments = [pd.Timestamp(log.began_ms * 1_000 + row.t_us, unit="us") for row in rows]
         yield pd.DataFrame(
             {
-                "value": [encode(f"{WORLD}/{group_id}", row) for row in rows] + [b""] * log.unreadable,
+                "value": [encode(f"{LOG_WORLD}/{group_id}", row) for row in rows] + [b""] * log.unreadable,
                 "timestamp": moments + [records["timestamp"].iloc[0]] * log.unreadable,
             }
         )

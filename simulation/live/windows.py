@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from fencepost.simulation.trace.schema import TRACE_DDL
+from fencepost.simulation.trace.schema import GENERATION, TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,12 +25,17 @@ MOST_WINDOWS: Final = 10_000
 COUNTS: Final[Mapping[str, str]] = {
     "heartbeats": "kind = 'heartbeat'",
     "epochs": "kind = 'group.epoch'",
-    "rebalances": "kind = 'group.state' AND state_to = 'Stable' AND state_from <> ''",
+    "settled": (
+        "kind = 'group.state' AND state_to = 'Stable' AND state_from NOT IN ('', 'Empty') OR "
+        f"kind = 'group.epoch' AND state_to = 'Stable' AND startswith(detail, '{GENERATION}:')"
+    ),
     "removed": "kind = 'member.removed'",
     "commits": "kind = 'commit'",
     "violations": "kind = 'violation'",
 }
-"""The counts of a window, each with the rows that count. A rebalance counts where it ends."""
+"""The counts of a window, each with the rows that count."""
+NOT_LOGGED: Final = ("heartbeats", "violations")
+"""Counts that are not known of Kafka's own log of groups."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,22 +46,26 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     group: str
     rows: int
-    heartbeats: int
+    heartbeats: int | None
+    """None if the rows are from Kafka's own log of groups, which has none."""
     epochs: int
     """Number of times that the group epoch, or the generation, was raised."""
-    rebalances: int
-    """Number of rebalances that ended."""
+    settled: int
+    """Number of times that the group became Stable: a rebalance ended, or the group has formed."""
     removed: int
     """Number of members that were removed."""
     commits: int
-    violations: int
+    violations: int | None
+    """None if the rows are from Kafka's own log of groups, which no checker judges."""
 
 
 class Windows:
     """The windows so far. Each session counts again from the written rows, which is quick."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, *, logged: bool = False) -> None:
+        """`logged` says that the rows are from Kafka's own log of groups."""
         self._seconds = seconds
+        self._unknown = dict.fromkeys(NOT_LOGGED) if logged else {}
         self._found: dict[tuple[str, str], Window] = {}
 
     def start(self, spark: SparkSession, traces: Path, scratch: Path, *, every_s: float) -> StreamingQuery:
@@ -77,7 +86,7 @@ class Windows:
     def _take(self, batch: DataFrame, number: int) -> None:
         rows = batch.selectExpr("date_format(window.start, \"yyyy-MM-dd'T'HH:mm:ss.SSS'Z'\") AS start", "*")
         for row in rows.drop("window").collect():
-            found = Window(seconds=self._seconds, **row.asDict())
+            found = Window(seconds=self._seconds, **row.asDict() | self._unknown)
             self._found[found.start, found.group] = found
         for oldest in sorted(self._found)[:-MOST_WINDOWS]:
             del self._found[oldest]

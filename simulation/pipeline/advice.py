@@ -123,17 +123,23 @@ def _basis(found: PlanAnswer) -> list[str]:
 
 def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer]) -> Iterator[str]:
     everyone = [chosen, *others]
-    if question.event == "crash":
+    dies = question.event == "crash" or question.kill
+    if dies:
         yield (
             "In each protocol, the coordinator notices a dead process when its session timeout is over. No"
             " other member gets its partitions before that. A shorter timeout helps most, if no pause "
             "exceeds it."
         )
     static = [each for each in everyone if each.parameters["static"]]
-    if static and question.event == "deploy":
-        yield from _of_static(question, static)
-    if static and question.event == "crash":
+    if static and question.surge:
+        yield (
+            "static: the new process starts while the old one runs, so it needs an instance id of its own,"
+            " and the old one leaves for good. Static members gain nothing."
+        )
+    elif static and dies:
         yield from _of_dead_static(question, static)
+    elif static and question.event == "deploy":
+        yield from _of_static(question, static)
     protocols = {each.parameters["protocol"] for each in everyone}
     if "consumer" in protocols and len(everyone) > 1:
         yield (

@@ -15,7 +15,7 @@ from fencepost.simulation.analyses.outages import OutageCost, Traffic, outage_co
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
-from fencepost.simulation.pipeline.jobs import SMALL_ROWS, run_job, settings_for
+from fencepost.simulation.pipeline.jobs import SMALL_ROWS, OutOfTime, run_job, settings_for
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
 from fencepost.simulation.pipeline.progress import Progress, Silent, rough_time
 from fencepost.simulation.pipeline.question import (
@@ -40,7 +40,7 @@ from fencepost.simulation.pipeline.run_files import run_views
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_text, is_of_spark, wall_clock
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Task, cells_of, seeds_of
-from fencepost.simulation.pipeline.traces import TraceFiles
+from fencepost.simulation.pipeline.traces import TraceFiles, footer
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
@@ -231,16 +231,19 @@ def _run_rounds(
         else:
             # In this order the time is enough for as many options as possible.
             tasks.sort(key=lambda task: (task.seed, times.seconds[names[task.cell]]))
-        seconds = None if limit is None else limit.left_s
-        if seconds != 0:
-            measured.running.do(tasks, progress, seconds)
-        measured.look(progress)
+        for some in [tasks] if limit is None else _in_parts(tasks, names, times, limit):
+            seconds = None if limit is None else limit.left_s
+            if seconds != 0:
+                measured.running.do(list(some), progress, seconds)
+            if not measured.look(progress, None if limit is None else limit.ends):
+                break
         done = upto
         costs = {name: run_costs(measured.samples[name]) for name in names if name in measured.samples}
         open_ = [] if all_at_once else undecided(costs, measured.failed)
         ran = {name: measured.ran(name) for name in names}
         if limit is not None and any(ran[name] < upto for name in wanted):
-            return limit.reason(ran, open_, all_at_once=all_at_once)
+            unmeasured = measured.unmeasured
+            return limit.reason(ran, open_, all_at_once=all_at_once, unmeasured=unmeasured)
         if done >= runs or not open_:
             return _reason(costs, done, open_, all_at_once=all_at_once)
         wanted, upto = open_, next_look(costs, open_, sizes, done)
@@ -249,6 +252,25 @@ def _run_rounds(
         progress.say(
             f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each, about {takes}"
         )
+
+
+_PART: Final = 0.2
+"""The share of a time limit after which runs are measured: then its end finds little that is not measured."""
+
+
+def _in_parts(
+    tasks: Sequence[Task], names: Sequence[str], times: RunTimes, limit: TimeLimit
+) -> list[Sequence[Task]]:
+    """Cut the runs into parts that are measured one after the other, each at least a run for every core."""
+    parts: list[list[Task]] = []
+    seconds = 0.0
+    for task in tasks:
+        if not parts or (len(parts[-1]) >= times.cores and seconds >= _PART * limit.seconds * times.cores):
+            parts.append([])
+            seconds = 0.0
+        parts[-1].append(task)
+        seconds += times.seconds[names[task.cell]]
+    return list(parts)
 
 
 def _reason(
@@ -277,6 +299,8 @@ class _Measured:
         self.failed: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
         """The average wall time of a run by option, in seconds."""
+        self.unmeasured = 0
+        """Number of finished runs that could not be measured in time."""
         self._wall: dict[str, list[float]] = {}
         self._questions = questions
         self._seen: set[str] = set()
@@ -285,8 +309,8 @@ class _Measured:
         """Return how many runs of an option ended, also with an error."""
         return len(self._wall.get(name, ()))
 
-    def look(self, progress: Progress) -> None:
-        """Measure the new runs.
+    def look(self, progress: Progress, until: float | None = None) -> bool:
+        """Measure the new runs. Return false if that was not finished by then, on the clock of `wall_clock`.
 
         :raises FencepostError: if Spark cannot analyse their traces.
         """
@@ -300,11 +324,21 @@ class _Measured:
         with progress.step("measuring", 1) as advance, settings_for(spark, files.rows):
             try:
                 rows = run_job(
-                    spark, "measures", lambda: self._rows(spark, files), lambda done, total: advance(0)
+                    spark,
+                    "measures",
+                    lambda: self._rows(spark, files),
+                    lambda done, total: advance(0),
+                    until=until,
                 )
                 ended = run_job(
-                    spark, "runs", lambda: _ended(spark.read.parquet(*files.runs)) if files.runs else []
+                    spark,
+                    "runs",
+                    lambda: _ended(spark.read.parquet(*files.runs)) if files.runs else [],
+                    until=until,
                 )
+            except OutOfTime:
+                self.unmeasured = sum(footer(Path(path)).num_rows for path in files.runs)
+                return False
             except Exception as error:
                 if is_of_spark(error):
                     raise FencepostError(
@@ -319,6 +353,7 @@ class _Measured:
             if is_bad:
                 self.failed[name] = self.failed.get(name, 0) + 1
         self.seconds = {name: sum(found) / len(found) for name, found in self._wall.items()}
+        return True
 
     def _rows(self, spark: SparkSession, files: TraceFiles) -> list[dict[str, Any]]:
         if not files.traces:
@@ -390,7 +425,7 @@ def _stretches(views: Views, questions: Mapping[str, Question]) -> DataFrame:
     doubles."""
     from pyspark.sql import functions as f
 
-    rebalances = views.counted("rebalance").where("settled = 'Stable'")
+    rebalances = views.counted("rebalance").where("settled = 'Stable' AND NOT forms")
     gaps = views.counted("handover").where("apart")
     both = rebalances.select(
         "run_id", f.lit(-1).alias("partition"), "begin_us", f.col("end_us").alias("end_us")

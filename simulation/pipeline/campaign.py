@@ -16,7 +16,7 @@ from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
-from fencepost.simulation.pipeline.jobs import run_job
+from fencepost.simulation.pipeline.jobs import OutOfTime, run_job
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fencepost.simulation.pipeline.runs import JobSpec
+
+
+CANCEL_S = 2.0
+"""Time that workers have to end by themselves once the time for runs is over, in seconds."""
 
 
 class LostExecutor(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,14 +260,19 @@ class OpenCampaign:
     def do(self, tasks: list[Task], progress: Progress, seconds: float | None = None) -> None:
         """Do these runs, for at most that many `seconds`. Earlier runs of this campaign may be done already.
 
-        Runs that are not finished in that time leave nothing.
+        Runs that are not finished in that time leave nothing. Workers end them; if a worker does not, as on a
+        machine that is too busy to start it, Spark cancels it after `CANCEL_S` more.
 
         :raises EnvironmentLacks: if Spark stops on the way; finished runs stay.
         """
         if tasks:
             until = None if seconds is None else time.time() + seconds
+            cancel = None if seconds is None else wall_clock() + seconds + CANCEL_S
             job, slices = _job(self._spec, tasks, self.directory, self.spark, until)
-            self.losses.runs_again += fan_out(self.spark, job, slices, progress, self._if_stopped)
+            with contextlib.suppress(OutOfTime):
+                self.losses.runs_again += fan_out(
+                    self.spark, job, slices, progress, self._if_stopped, cancel=cancel
+                )
 
 
 @contextlib.contextmanager
@@ -321,7 +330,13 @@ def _job(
 
 
 def fan_out(
-    spark: SparkSession, job: JobSpec, partitions: int, progress: Progress, if_stopped: str = ""
+    spark: SparkSession,
+    job: JobSpec,
+    partitions: int,
+    progress: Progress,
+    if_stopped: str = "",
+    *,
+    cancel: float | None = None,
 ) -> int:
     """Carry out the job on Spark, in partitions of equal size.
 
@@ -329,6 +344,7 @@ def fan_out(
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
+    :raises OutOfTime: if the job has not ended by the time `cancel`.
     """
     from fencepost.simulation.pipeline.worker import DONE, work
 
@@ -348,7 +364,7 @@ def fan_out(
             return rows.mapInArrow(functools.partial(work, job), DONE).collect()
 
         try:
-            done = run_job(spark, "campaign", action, watch)
+            done = run_job(spark, "campaign", action, watch, until=cancel)
         except Exception as error:
             if is_of_spark(error):
                 raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from fencepost.simulation.interrupts import interrupts_held
-from fencepost.simulation.pipeline.session import STOP_SECONDS
+from fencepost.simulation.pipeline.session import STOP_SECONDS, wall_clock
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -18,20 +19,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class OutOfTime(Exception):
+    """Raised if an action has not ended by its deadline. Its jobs are cancelled."""
+
+
 def run_job(
     spark: SparkSession,
     name: str,
     action: Callable[[], T],
     watch: Callable[[int, int], None] | None = None,
+    *,
     every_seconds: float = 0.25,
+    until: float | None = None,
 ) -> T:
     """Run an action of Spark's; `watch` is called from time to time with the numbers of finished tasks and of
-    all tasks.
+    all tasks. `until` is its deadline, on the clock of `wall_clock`.
 
     The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
     action's jobs, waits for them to end, and is raised again.
+
+    :raises OutOfTime: if the action has not ended by then.
     """
-    return run_jobs(spark, {name: action}, watch, every_seconds=every_seconds)[name]
+    return run_jobs(spark, {name: action}, watch, every_seconds=every_seconds, until=until)[name]
 
 
 def run_jobs(
@@ -42,6 +51,7 @@ def run_jobs(
     advance: Callable[[int], None] = lambda more: None,
     at_once: int = 1,
     every_seconds: float = 0.25,
+    until: float | None = None,
 ) -> dict[str, T]:
     """Run named actions, `at_once` at the same time, and return their results; otherwise the same as
     `run_job`.
@@ -80,8 +90,10 @@ def run_jobs(
     for thread in threads:
         thread.start()
     through = 0
+    ends = math.inf if until is None else until
     try:
         while not failures and (running := [thread for thread in threads if thread.is_alive()]):
+            _check_time(ends)
             running[0].join(every_seconds)
             if watch is not None:
                 with interrupts_held() as release:
@@ -96,6 +108,11 @@ def run_jobs(
         cancel()
         raise failures[0]
     return results
+
+
+def _check_time(until: float) -> None:
+    if wall_clock() >= until:
+        raise OutOfTime
 
 
 def _tasks(context: SparkContext, group: str) -> tuple[int, int]:

@@ -9,6 +9,7 @@ option.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,10 +18,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.outages import Traffic
 from fencepost.simulation.pipeline.tasks import Option
 from fencepost.simulation.scenarios.documents import check_document
+from fencepost.simulation.scenarios.load import flat_config
 from fencepost.simulation.scenarios.scenario import GroupProtocol
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, shown, typed
 from fencepost.simulation.scenarios.values import Duration, decode_value
@@ -32,11 +35,11 @@ BEGIN: Final = Duration(90_000_000)
 """Time of the event in a run: the group has settled by then, and what happened before is not counted."""
 CRASHES: Final = 3
 SCALED: Final = 1.5
-_POLL: Final = Duration(5_000_000)
-"""Time that an application waits for records; each member gets one in that time, on average."""
+_RECORDS: Final = 10
+"""The limit on records that a member gets from a poll on average. More would not change how long it works."""
 _PAUSE_US: Final = 10_000_000
 """Time between the end of one restart and the next one, in microseconds: a deploy waits until members are
-ready."""
+ready. With surge, both members run for that time."""
 _SETTLING_US: Final = 60_000_000
 _SPREAD: Final = 0.1
 """The share by which a start-up may take less or more than its mean."""
@@ -45,6 +48,8 @@ _OF_CONSUMER: Final = ("uniform", "range")
 _OF_CLASSIC: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _LISTS: Final = ("protocol", "assignor", "session_timeout", "heartbeat_interval", "static")
 """Keys that may have several values."""
+_OF_OPTIONS: Final = {"session.timeout": "session_timeout", "heartbeat.interval": "heartbeat_interval"}
+"""Settings of brokers that follow from keys of an option, and so do their limits."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +65,15 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     batch: Duration = Duration(500_000)
     """Time that an application takes for the records of one poll. It joins and releases partitions between
     two batches."""
+    poll: Duration = Duration(5_000_000)
+    """Time that records gather before a poll returns them; an application can join and release partitions at
+    once in that time."""
+    surge: bool = False
+    """True if a deploy starts the new member first, and then stops the old one."""
+    kill: bool = False
+    """True if a deploy kills members, so that they do not leave the group."""
+    config: dict[str, bool | int | str] = {}
+    """Settings of the brokers under Kafka's names, the same for all options."""
     at_once: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """Number of members that a deploy restarts at the same time."""
     rate: Annotated[float, Meta(gt=0)] = 1_000.0
@@ -82,7 +96,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Number of processes that end or begin in the event."""
         match self.event:
             case "deploy":
-                return self.members
+                return self.members * (2 if self.surge else 1)
             case "crash":
                 return CRASHES
             case "scale":
@@ -100,6 +114,8 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
 
     :raises FencepostError: if a value is wrong; the text has its place.
     """
+    if isinstance(raw.get("config"), dict):
+        raw = {**raw, "config": flat_config(raw["config"])}
     listed = {
         key: value if isinstance(value, list) or key not in _LISTS else [value] for key, value in raw.items()
     }
@@ -108,7 +124,7 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
     except Misplaced as mistake:
         key = str(mistake.path[0]) if mistake.path else ""
         raise FencepostError(f"{places.get(key, key)}: {mistake.message}") from None
-    for key in ("start_up", "zone_latency", "batch", "session_timeout", "heartbeat_interval"):
+    for key in ("start_up", "zone_latency", "batch", "poll", "session_timeout", "heartbeat_interval"):
         given = getattr(question, key)
         for each in given if isinstance(given, tuple) else (given,):
             if each.ms < 1:
@@ -116,17 +132,34 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
     for key in _LISTS:
         if len(set(getattr(question, key))) < len(getattr(question, key)):
             raise FencepostError(f"{places[key]}: a value is there twice")
-    if question.event != "deploy" and places.get("at_once", "").startswith("--"):
-        raise FencepostError(
-            f"{places['at_once']}: has an effect only in a deploy, not in a {question.event}"
-        )
-    if question.event == "deploy" and question.at_once > question.members:
-        raise FencepostError(
-            f"{places['at_once']}: expected at most the {question.members} members of the group,"
-            f" got {question.at_once}"
-        )
+    _check_deploy(question, places)
+    _check_config(question, places)
     _check_assignors(question, places)
     return question
+
+
+def _check_deploy(question: Question, places: Mapping[str, str]) -> None:
+    if question.event == "deploy":
+        if question.at_once > question.members:
+            raise FencepostError(
+                f"{places['at_once']}: expected at most the {question.members} members of the group,"
+                f" got {question.at_once}"
+            )
+        return
+    for key in ("at_once", "surge", "kill"):
+        if places.get(key, "").startswith("--"):
+            raise FencepostError(f"{places[key]}: has an effect only in a deploy, not in a {question.event}")
+
+
+def _check_config(question: Question, places: Mapping[str, str]) -> None:
+    for key, option in _OF_OPTIONS.items():
+        for name in question.config:
+            if name.startswith("group.consumer.") and name.endswith(f"{key}.ms"):
+                raise FencepostError(f"{places['config']}: {name} follows from {option}: give that instead")
+    try:
+        GroupCoordinatorConfig.from_properties(question.config)
+    except FencepostError as error:
+        raise FencepostError(f"{places['config']}: {error}") from None
 
 
 def _check_assignors(question: Question, places: Mapping[str, str]) -> None:
@@ -272,6 +305,10 @@ def scenario_text(question: Question, chosen: Mapping[str, Choice]) -> str:
     event, lasts_us = _event(question, session_us, f"{low}..{high}")
     quiet_us = _quiet_us(question, session_us)
     latency = question.zone_latency
+    # Each partition gets a record in the time of a poll, so that no poll that owns any stays open.
+    records = min(question.partitions, _RECORDS * question.members)
+    lines = [f"{json.dumps(name)} = {json.dumps(value)}\n" for name, value in question.config.items()]
+    settings = "".join(["[config]\n", *lines, "\n"]) if lines else ""
     return f"""summary = "{question.event}: {question.members} members, {question.partitions} partitions"
 duration = "{_duration(BEGIN.us + lasts_us + quiet_us)}"
 quiet = "{_duration(quiet_us)}"
@@ -285,15 +322,15 @@ latency = {{median = "{latency}", p99 = "{_duration(latency.us * 5)}"}}
 
 [application]
 restart = "{low}..{high}"
-poll = "{_POLL}"
-processing = "{question.batch}"
+poll = "{question.poll}"
+batch = "{question.batch}"
 
 [[topics]]
 name = "orders"
 partitions = {question.partitions}
-records_per_second = {question.members * 1_000_000 / _POLL.us!r}
+records_per_second = {records * 1_000_000 / question.poll.us!r}
 
-{event}"""
+{settings}{event}"""
 
 
 def _quiet_us(question: Question, session_us: int) -> int:
@@ -315,9 +352,11 @@ def _event(question: Question, session_us: int, restart: str) -> tuple[str, int]
     match question.event:
         case "deploy":
             over_us = math.ceil(question.members / question.at_once) * one_us
+            more = f'overlap = "{_duration(_PAUSE_US)}"\n' if question.surge else ""
+            more += "graceful = false\n" if question.kill else ""
             return (
                 f'[[steps]]\nkind = "rolling-restart"\nat = "{BEGIN}"\nover = "{_duration(over_us)}"\n'
-                f"batch = {question.at_once / question.members!r}\n"
+                f"batch = {question.at_once / question.members!r}\n{more}"
             ), over_us
         case "crash":
             apart_us = session_us + one_us + _SETTLING_US

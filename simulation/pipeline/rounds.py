@@ -162,19 +162,30 @@ class TimeLimit(msgspec.Struct, frozen=True):
     def left_s(self) -> float:
         """The seconds that are left for runs: some are kept for measuring them."""
         reserve = max(_LEAST_RESERVE_S, _RESERVE * self.seconds)
-        return max(0.0, self.began + self.seconds - reserve - wall_clock())
+        return max(0.0, self.ends - reserve - wall_clock())
+
+    @property
+    def ends(self) -> float:
+        """The end of the plan, on the clock of `wall_clock`."""
+        return self.began + self.seconds
 
     def __str__(self) -> str:
         return f"within {Duration(round(self.seconds * 1_000_000))}"
 
-    def reason(self, ran: Mapping[str, int], open_: Sequence[str], *, all_at_once: bool) -> str:
+    def reason(
+        self, ran: Mapping[str, int], open_: Sequence[str], *, all_at_once: bool, unmeasured: int = 0
+    ) -> str:
         """Return the reason for the end, and what is still open, in a few sentences.
 
-        `ran` is the number of runs of each option, `open_` is as `undecided` returns it.
+        `ran` is the number of runs of each option, `open_` is as `undecided` returns it, and `unmeasured` is
+        the number of finished runs that could not be measured in time.
         """
         few = sorted(set(ran.values()))
         count = f"{few[0]} to {few[-1]} runs" if len(few) > 1 else f"{few[0]} run{'' if few[0] == 1 else 's'}"
         text = f"The time was over {self}, after {count} of each."
+        if unmeasured:
+            one = unmeasured == 1
+            text += f" {unmeasured} more {'was' if one else 'were'} done, but could not be measured in time."
         if all_at_once or len(ran) < 2:
             return text
         if open_:

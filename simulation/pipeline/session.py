@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.interrupts import interrupt_handler_kept, interrupts_held
@@ -73,6 +73,17 @@ _LOCALLY = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.extraJavaOptions": SHORT_JOBS,
 }
+
+
+TASK_TRIES: Final = 4
+"""The number of times that a task is tried: on a busy machine its Python worker may not start in time. It is
+Spark's default on clusters."""
+
+
+def retrying(master: str) -> str:
+    """Return a local master that tries tasks again, which Spark does by itself on clusters only."""
+    found = re.fullmatch(r"local(?:\[([^],]+)\])?", master)
+    return f"local[{found[1] or 1},{TASK_TRIES}]" if found else master
 
 
 def is_local(master: str | None) -> bool:

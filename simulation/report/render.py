@@ -223,10 +223,12 @@ def _subtitle(data: ReportInput) -> str:
 def _verdict(data: ReportInput) -> dict[str, object]:
     rows = data.tables["runs"]
     sound = [row for row in rows if not has_mutant(row)]
-    runs, failed, violations = (sum(row[name] for row in sound) for name in ("runs", "failed", "violations"))
-    words = [
-        f"{violations:,} violation{'' if violations == 1 else 's'} in {runs:,} run{'' if runs == 1 else 's'}"
-    ]
+    judged = [row for row in sound if row["violations"] is not None]
+    runs, violations = (sum(row[name] for row in judged) for name in ("runs", "violations"))
+    failed = sum(row["failed"] for row in sound)
+    words = [f"{_counted(violations, 'violation')} in {_counted(runs, 'run')}"] if judged else []
+    if unjudged := sum(row["runs"] for row in sound if row["violations"] is None):
+        words.append(f"{_counted(unjudged, 'run')} from a log, which no checker can judge")
     if failed:
         words.append(f"{failed:,} failed")
     if unconverged := sum(row.get("unconverged") or 0 for row in sound):
@@ -235,7 +237,11 @@ def _verdict(data: ReportInput) -> dict[str, object]:
         found = data.tables["mutants"]
         killed = {row["mutant"] for row in found if row["killed"]}
         words.append(f"{len(killed):,} of {len({row['mutant'] for row in found}):,} mutants killed")
-    return {"text": ", ".join(words), "fine": not (failed or violations or unconverged)}
+    return {"text": ", ".join(words), "fine": bool(judged) and not (failed or violations or unconverged)}
+
+
+def _counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def _cards(data: ReportInput) -> list[dict[str, str]]:
@@ -252,14 +258,16 @@ def _cards(data: ReportInput) -> list[dict[str, str]]:
         ]
     if down:
         cards.append(("median partition downtime, worst scenario", duration(_worst(down, "median"))))
-    if data.tables.get("owners") or data.tables.get("sac_gaps"):
+    if data.tables["two_owners"]:
         twice = sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
         cards.append(("time with two owners, unexplained", duration(twice)))
     return [{"title": title, "value": value} for title, value in cards]
 
 
 def _worst(rows: Table, column: str) -> float | None:
-    return max((row[column] for row in rows if row[column] is not None), default=None)
+    """Return the largest value; None if a row has none although it counts something: it may be larger."""
+    values = [row[column] for row in rows if row["count"]]
+    return None if None in values else max(values, default=None)
 
 
 def _sampled(data: ReportInput) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
@@ -57,7 +58,13 @@ class GroupRuns:
         self._send(f"{self._run_id}/{group}", numbered)
 
 
-def start_row(world: str, group: str) -> Row:
-    """Return the first row of a group's run; its scenario is the group's name, as one word."""
+def start_row(world: str, group: str, began_ms: int | None = None) -> Row:
+    """Return the first row of a group's run; its scenario is the group's name, as one word.
+
+    `began_ms` is the time of the clock at its begin, in milliseconds since 1970, if it is known.
+    """
     name = "_".join(group.split()) or group
+    if began_ms is not None:
+        at = datetime.datetime.fromtimestamp(began_ms / 1_000, datetime.UTC)
+        name += f" - - {at.isoformat(timespec='milliseconds').replace('+00:00', 'Z')}"
     return Row(1, 0, world, group, "", RowKind.RUN_START.value, "", "", -1, -1, (), "", name)

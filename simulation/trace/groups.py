@@ -51,8 +51,8 @@ _ASKS: Final[dict[type, str]] = {
 class GroupTraceWriter(TraceWriter):
     """Writes every event of a world whose group may speak either protocol, and switch between them."""
 
-    def __init__(self, recorder: TraceRows) -> None:
-        super().__init__(recorder)
+    def __init__(self, recorder: TraceRows, first_members: int = 0) -> None:
+        super().__init__(recorder, first_members)
         self._waiting: dict[tuple[str, Token], StepEvent] = {}
         """Requests without a response yet, by broker and token."""
         self._members: tuple[MemberId, ...] = ()
@@ -131,8 +131,7 @@ class GroupTraceWriter(TraceWriter):
             return
         state = str(group.state)
         self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=state, detail=cause_of(event))
-        self._rebalancing = True
-        self._settle(state)
+        self._raise(state)
 
     def _gone(self, host: str, group: ClassicGroup, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Write members that have been removed, and the target if it was written."""
@@ -173,6 +172,7 @@ class GroupTraceWriter(TraceWriter):
         epoch = getattr(event, "generation", -1)
         if not error and isinstance(reply, JoinGroupResponse):
             epoch = reply.generation
+            self._joined(actor)
         elif not error and isinstance(reply, SyncGroupResponse):
             partitions = _assigned(reply.assignment)
         self._add(

@@ -12,6 +12,11 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 
+LOG_WORLD: Final = "kafka"
+"""The world of rows that come from Kafka's own log of groups, which has no requests and no checkers."""
+GENERATION: Final = "generation"
+"""The first word of a `group.epoch` of a classic group in such a log: it has only a rebalance's end."""
+
 
 class ColumnType(NamedTuple):
     """The type of a column: its name in Spark's DDL, and the blank value, which stands for no value."""
@@ -116,7 +121,12 @@ class RowKind(enum.StrEnum):
         "run.start",
         "The run begins.",
         "",
-        {"detail": "the scenario's name, the seed, and the number of members at the start"},
+        {
+            "detail": (
+                "the scenario's name, the seed, and the number of members at the start; from Kafka's own log"
+                " the group's name, and in the place of a fourth word the time of its first record"
+            )
+        },
     )
     FAULTS_END = (
         "run.faults_end",
@@ -170,7 +180,7 @@ class RowKind(enum.StrEnum):
         {
             "partitions": "the callback's partitions",
             "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down"
-            " or lost",
+            " or lost; from Kafka's own log also taken: another member has them, since an unknown time",
         },
     )
     CALLBACK_END = (
@@ -198,7 +208,8 @@ class RowKind(enum.StrEnum):
             "state_to": "the group's state after that step",
             "detail": (
                 "the cause: a heartbeat's cause, timeout (of a member), topics (changed), expressions "
-                "(resolved), or asked (by the program that drives the group)"
+                "(resolved), or asked (by the program that drives the group). From Kafka's own log: what the "
+                "records show, and of a classic group `generation:` with its new and missing members"
             ),
         },
     )
@@ -231,7 +242,8 @@ class RowKind(enum.StrEnum):
         {
             "detail": (
                 "left, session, rebalance or replaced; join or sync for a classic member that did not "
-                "send JoinGroup or SyncGroup within its rebalance timeout"
+                "send JoinGroup or SyncGroup within its rebalance timeout; gone if Kafka's own log does not "
+                "say which"
             )
         },
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any
@@ -75,11 +76,15 @@ _SETTLED = frozenset({"Stable", "Empty", "Dead"})
 
 
 class TraceWriter(Observer):
-    """Writes every event as a row. Actors are hosts: members' and brokers'."""
+    """Writes every event as a row. Actors are hosts: members' and brokers'.
+
+    `first_members` is the number of members with which the group forms; 0 if it is not known.
+    """
 
     world: WorldView
 
-    def __init__(self, rows: TraceRows) -> None:
+    def __init__(self, rows: TraceRows, first_members: int = 0) -> None:
+        self._first_members = first_members
         self._hosts: Mapping[MemberId, str] = {}
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
         """Each member's last assignment, and its partitions under the names of those topics."""
@@ -88,10 +93,17 @@ class TraceWriter(Observer):
         """The state of each transactional id."""
         self._group_state = ""
         self._group_epoch = -1
+        self._settled = ""
+        """The last state of the group in which no rebalance was under way."""
         self._rebalancing = False
+        self._from = ""
+        """The settled state from which the rebalance under way began."""
+        self._first: dict[str, bool] = {}
+        """The members that started first, each with whether it has joined."""
+        self._ended: Counter[bool] = Counter()
+        """Rebalances that ended, by whether all first members had joined when they began."""
+        self._complete = False
         self.heartbeats = 0
-        self.rebalances = 0
-        """Number of rebalances that ended, counted as the analyses do."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Remember the world."""
@@ -161,6 +173,8 @@ class TraceWriter(Observer):
         reply: Any = outcome.reply
         error = "" if reply.error_code is NONE else reply.error_code.name
         actor = self._hosts.get(event.member_id, event.member_id)
+        if not error and event.member_epoch == JOIN_EPOCH:
+            self._joined(actor)
         self._append(
             (
                 now_us,
@@ -207,8 +221,7 @@ class TraceWriter(Observer):
                 self._add(
                     now_us, host, RowKind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
                 )
-                self._rebalancing = True
-                self._settle(state)
+                self._raise(state)
             elif isinstance(value, r.TARGET_VALUES):
                 self._add(now_us, host, RowKind.TARGET, group_epoch=value.assignment_epoch)
             elif value is None and isinstance(key, r.MEMBER_KEYS):
@@ -230,10 +243,31 @@ class TraceWriter(Observer):
                 held += self._named(value.pending_revocation)
         self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
 
+    def _raise(self, state: str) -> None:
+        """Begin a rebalance with a raised epoch, unless one is under way."""
+        if not self._rebalancing:
+            self._rebalancing = True
+            self._from, self._complete = self._settled, self._is_complete
+        self._settle(state)
+
     def _settle(self, state: str) -> None:
         if state in _SETTLED:
-            self.rebalances += self._rebalancing and state == "Stable"
-            self._rebalancing = False
+            if self._rebalancing and self._from == state == "Stable":
+                self._ended[self._complete] += 1
+            self._rebalancing, self._settled = False, state
+
+    @property
+    def _is_complete(self) -> bool:
+        return sum(self._first.values()) >= self._first_members
+
+    @property
+    def rebalances(self) -> int:
+        """Number of rebalances of a formed group that ended, counted as the analyses do."""
+        return self._ended[True] if self._is_complete else self._ended.total()
+
+    def _joined(self, actor: str) -> None:
+        if actor in self._first:
+            self._first[actor] = True
 
     def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         reason = "left"
@@ -337,6 +371,8 @@ class TraceWriter(Observer):
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host changed."""
+        if what == "start" and len(self._first) < self._first_members:
+            self._first.setdefault(host, False)
         self._add(now_us, host, RowKind.HOST, detail=what)
 
     def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:

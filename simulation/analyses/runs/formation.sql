@@ -1,28 +1,12 @@
 -- View `formation`: one row for each run, with the time when all first members were STABLE at the group's epoch for the
 -- first time. It is null if they never were, or if the trace does not have the number of first members. A member's
--- epoch is the newest in a heartbeat. The first members are those that started first, whatever happened to them later.
-WITH begins AS (
-  SELECT run_id, try_cast(split_part(arg_min(detail, seq), ' ', 3) AS INT) AS members
-  FROM {trace}
-  WHERE kind = 'run.start'
-  GROUP BY run_id
-),
-first_ones AS (
-  SELECT run_id, actor, members
-  FROM (
-    SELECT run_id, actor, row_number() OVER (PARTITION BY run_id ORDER BY min(seq)) AS place
-    FROM {trace}
-    WHERE kind = 'host' AND detail = 'start'
-    GROUP BY run_id, actor
-  ) JOIN begins USING (run_id)
-  WHERE place <= members
-),
-stays AS (
+-- epoch is the newest in a heartbeat.
+WITH stays AS (
   SELECT run_id, members, seq, t_us,
          last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END IGNORE NULLS) OVER so_far AS state,
          last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END IGNORE NULLS) OVER so_far AS epoch,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id, actor ORDER BY seq) AS until
-  FROM {trace} JOIN first_ones USING (run_id, actor)
+  FROM {trace} JOIN {first_member} USING (run_id, actor)
   WHERE kind IN ('member.state', 'heartbeat') OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
   WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ),

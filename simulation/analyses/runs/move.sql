@@ -1,4 +1,4 @@
--- View `move`: one row for each rebalance that ended: the number of partitions that moved from one host to another, the
+-- View `move`: one row for each rebalance of a formed group that ended: the number of partitions that moved from one host to another, the
 -- number that got their first owner, and the number that had to move (`least`), which is the smallest that leaves each
 -- member with as many partitions as it had afterwards. A host that returns and gets its partitions again has not moved
 -- them.
@@ -44,4 +44,4 @@ FROM {rebalance} LEFT JOIN (
   FROM changed
   GROUP BY run_id, "group", rebalance
 ) USING (run_id, "group", rebalance)
-WHERE settled = 'Stable'
+WHERE settled = 'Stable' AND NOT forms

@@ -2,7 +2,7 @@
 -- owner on. `as_seen_by` is the observer: `coordinator`, `members` (those that the coordinator has not fenced), or `all
 -- members`, including those that do not know yet that they are fenced. `last` is the stretch at the end of the run.
 -- Owners are the members that hold the partition. For single active consumers, those that read it are also counted, in
--- rows of their own (`reading`).
+-- rows of their own (`reading`). A log of groups tells only what the coordinator sees.
 WITH spans AS (
   SELECT run_id, topic, partition, sac, from_us, 'members' AS as_seen_by, false AS reading, held_until_us AS until_us
   FROM {ownership}
@@ -18,6 +18,7 @@ WITH spans AS (
 held AS (
   SELECT run_id, as_seen_by, reading, topic, partition, sac, from_us, least(until_us, run_end_us) AS until_us, run_end_us
   FROM spans JOIN {traced} USING (run_id)
+  WHERE as_seen_by = 'coordinator' OR NOT logged
 ),
 changes AS (
   SELECT run_id, as_seen_by, reading, topic, partition, t_us, sum(change) AS change,

@@ -4,17 +4,18 @@
 -- and holds it until it has stepped down; its actor is `HOST/STREAM`. Everything ends with the process, and with the
 -- topic. Reading and holding also end when the coordinator removes the member; a member that was removed and has not
 -- joined since (`fenced`) reads and holds nothing. `believed_until_us` ignores the coordinator: a fenced member
--- continues until it notices. Times are null if the stretch lasts to the end of the trace.
+-- continues until it notices. If a log does not say when a member stopped, `ended_by` is gone or taken, and `until_us`
+-- is the time of the record that shows it. Times are null if the stretch lasts to the end of the trace.
 WITH acts AS (
   SELECT run_id, seq, t_us, "group", actor, partitions, kind = 'member.state' AS sac,
          CASE WHEN kind = 'member.state' THEN split_part(actor, '/', 1) ELSE actor END AS host,
          CASE
            WHEN kind = 'callback.end' AND error = '' AND detail = 'assigned' THEN 'assigned'
-           WHEN kind = 'callback.end' AND error = '' AND detail = 'revoked' THEN 'let go'
-           WHEN kind = 'callback.begin' AND detail IN ('revoked', 'lost') THEN detail
+           WHEN kind = 'callback.end' AND error = '' AND detail IN ('revoked', 'taken') THEN 'let go'
+           WHEN kind = 'callback.begin' AND detail IN ('revoked', 'lost', 'taken') THEN detail
            WHEN kind = 'host' AND detail IN ('crash', 'stopped') THEN detail
            WHEN kind = 'host' AND detail = 'start' THEN 'crash'
-           WHEN kind = 'member.removed' THEN 'fenced'
+           WHEN kind = 'member.removed' THEN CASE WHEN detail = 'gone' THEN 'gone' ELSE 'fenced' END
            WHEN kind = 'heartbeat' AND error = '' THEN 'joined'
            WHEN kind = 'member.state' AND state_to = 'ACTIVE' THEN 'assigned'
            WHEN kind = 'member.state' AND state_to = 'STEPPING_DOWN' THEN 'stepped down'
@@ -29,8 +30,8 @@ WITH acts AS (
 ended AS (
   SELECT *,
          first_value(CASE WHEN act IN ('crash', 'stopped') THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER later AS gone,
-         first_value(CASE WHEN act = 'fenced' THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER later AS fence,
-         coalesce(last_value(CASE WHEN act IN ('crash', 'stopped', 'fenced', 'joined') THEN act END IGNORE NULLS) OVER earlier = 'fenced', false) AS fenced
+         first_value(CASE WHEN act IN ('fenced', 'gone') THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER later AS fence,
+         coalesce(last_value(CASE WHEN act IN ('crash', 'stopped', 'fenced', 'gone', 'joined') THEN act END IGNORE NULLS) OVER earlier IN ('fenced', 'gone'), false) AS fenced
   FROM acts
   WHERE act IS NOT NULL
   WINDOW later AS (PARTITION BY run_id, host ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING),
@@ -39,7 +40,7 @@ ended AS (
 each AS (
   SELECT run_id, seq, t_us, "group", actor, sac, act, gone, fence, fenced, held.topic, held.partition
   FROM ended, unnest(partitions) AS each(held)
-  WHERE act IN ('assigned', 'revoked', 'lost', 'stepped down', 'let go')
+  WHERE act IN ('assigned', 'revoked', 'lost', 'taken', 'stepped down', 'let go')
 ),
 followed AS (
   SELECT *,

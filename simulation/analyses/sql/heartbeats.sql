@@ -11,7 +11,7 @@ FROM (
          avg(bytes) AS bytes_mean,
          percentile_disc(array(0.5, 0.9, 0.99, 1.0)) WITHIN GROUP (ORDER BY bytes) AS bytes_at
   FROM {rebalance} AS rebalance
-  WHERE settled = 'Stable'
+  WHERE settled = 'Stable' AND NOT forms AND heartbeats IS NOT NULL
   GROUP BY scenario, parameters
 )
 ORDER BY scenario, parameters

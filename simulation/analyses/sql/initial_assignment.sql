@@ -6,7 +6,7 @@ FROM (
          count(*) AS count,
          percentile_approx(gap_us / 1e6, array(0.5, 0.9, 0.99, 1.0), 10000) AS at
   FROM {handover} AS handover
-  WHERE first
+  WHERE first AND gap_us IS NOT NULL
   GROUP BY scenario, parameters
 )
 ORDER BY scenario, parameters

@@ -8,7 +8,7 @@ FROM (
            'rebalance_bytes', CAST(bytes AS DOUBLE)
          )) AS (measure, value)
   FROM {rebalance} AS rebalance
-  WHERE settled = 'Stable'
+  WHERE settled = 'Stable' AND NOT forms
   UNION ALL
   SELECT run_id, 'formation', seconds FROM {formation} AS formation WHERE seconds IS NOT NULL
   UNION ALL

@@ -1,16 +1,16 @@
 -- Durations of rebalances, by scenario and parameters. `formed_median` is the time until all first members were STABLE
--- at the group's epoch. `curve` holds the percentiles 0 to 100.
+-- at the group's epoch. `curve` holds the percentiles 0 to 100. All of them are null if any length is unknown.
 SELECT scenario, parameters, count,
        curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,
        formed_median, epochs_mean, unfinished, curve
 FROM (
   SELECT scenario, parameters,
-         count(seconds) AS count,
+         count(end_us) AS count,
          count(*) - count(end_us) AS unfinished,
-         percentile_disc(:curve) WITHIN GROUP (ORDER BY seconds) AS curve,
+         CASE WHEN count(seconds) = count(end_us) THEN percentile_disc(:curve) WITHIN GROUP (ORDER BY seconds) END AS curve,
          avg(epochs) FILTER (WHERE end_us IS NOT NULL) AS epochs_mean
   FROM {rebalance} AS rebalance
-  WHERE settled = 'Stable' OR end_us IS NULL
+  WHERE (settled = 'Stable' OR end_us IS NULL) AND NOT forms
   GROUP BY scenario, parameters
 )
 LEFT JOIN (

@@ -2,7 +2,7 @@
 SELECT run.scenario, run.parameters,
        count(*) AS runs,
        0L AS failed,
-       count_if(violations > 0) AS violating,
+       CASE WHEN count(violations) > 0 THEN count_if(violations > 0) END AS violating,
        sum(violations) AS violations,
        CAST(NULL AS BIGINT) AS unconverged,
        count(*) AS traced,

@@ -4,7 +4,7 @@ SELECT scenario, parameters, opened_by AS sac_window, count_if(shared_us > 0) AS
 FROM (
   SELECT scenario, parameters, opened_by, shared_us FROM {sharing} AS sharing
   UNION ALL
-  SELECT DISTINCT scenario, parameters, CAST(NULL AS STRING), 0L FROM {handover} AS handover
+  SELECT DISTINCT scenario, parameters, CAST(NULL AS STRING), 0L FROM {handover} AS handover WHERE shared_us IS NOT NULL
 )
 GROUP BY scenario, parameters, opened_by
 ORDER BY scenario, parameters, opened_by

@@ -132,7 +132,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
     # -- afterwards ---------------------------------------------------------------------------------------
 
     def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedWorld:
-        self._trace_writer = RealTraceWriter(recorder)
+        self._trace_writer = RealTraceWriter(recorder, self._scenario.group.members)
         return ReplayedWorld(
             self._scenario,
             self._config,

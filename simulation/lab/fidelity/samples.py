@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _QUERIES: Final = {
-    "rebalances": ("rebalance", "settled = 'Stable'", "begin_us", "seconds"),
+    "rebalances": ("rebalance", "settled = 'Stable' AND NOT forms", "begin_us", "seconds"),
     "downtime": ("handover", "apart", "from_us - gap_us", "gap_us / 1e6"),
 }
 """By figure: a view, the part of it that counts, when each value began, and how long it lasted."""

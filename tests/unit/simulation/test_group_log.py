@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,11 @@ from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAss
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import Tasks
+from fencepost.simulation.analyses.run_pass import rows_of_task, take_rows
+from fencepost.simulation.analyses.run_views import RunViews
 from fencepost.simulation.live.group_log import GroupLog, LogRecord
 from fencepost.simulation.trace.schema import Row, RowKind
+from tests.unit.simulation.analyses.compared_views import table_of
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
 ORDERS = "AAAAAAAAAAAAAAAAAAAAAQ"
@@ -253,10 +258,93 @@ def test_a_classic_group_is_told_by_its_generations() -> None:
     ]
     assert moved == [
         (0, "A", "assigned", [0, 1]),
-        (1_000_000, "A", "revoked", [1]),
+        (1_000_000, "A", "taken", [1]),
         (1_000_000, "B", "assigned", [1]),
     ]
     assert [row.actor for row in rows if row.kind == RowKind.MEMBER_REMOVED] == ["A", "B"]
+
+
+def views_of(records: list[LogRecord]) -> tuple[list[Any], list[Any]]:
+    """Rebalances and handovers, as the analyses find them in the rows of these records."""
+    with rows_of_task() as connection:
+        take_rows(connection, table_of(GroupLog("g", name_of).take(records)).to_reader())
+        views = RunViews(connection)
+        rebalances, handovers = views.view("rebalance"), views.view("handover")
+    columns = ("cause", "settled", "seconds", "heartbeats", "bytes", "forms")
+    found = sorted(rebalances.to_pylist(), key=lambda each: each["begin_seq"])
+    given = sorted(handovers.to_pylist(), key=lambda each: (each["from_us"], each["partition"]))
+    return (
+        [tuple(each[name] for name in columns) for each in found],
+        [
+            (each["from_us"] // 1_000, each["partition"], each["actor"], each["cause"], each["gap_us"])
+            for each in given
+        ],
+    )
+
+
+def test_what_a_log_does_not_tell_has_no_length() -> None:
+    rebalances, handovers = views_of(story())
+    assert rebalances == [
+        ("join", "Stable", 0.0, None, None, True),
+        ("join", "Stable", 1.2, None, None, False),
+        ("gone", "Stable", 0.1, None, None, False),
+    ]
+    assert handovers == [
+        (0, 0, "A", None, None),
+        (0, 1, "A", None, None),
+        (2_200, 1, "B", "revoked", 700_000),
+        (4_100, 0, "B", "gone", None),  # A left, or read nothing for a whole session before
+    ]
+
+
+def test_generations_tell_only_what_was_released_in_an_earlier_one() -> None:
+    records = [
+        *logged(1_000, generation(1, A=[0, 1], B=[2])),
+        *logged(2_000, generation(2, A=[0], B=[2], C=[])),
+        *logged(2_500, generation(3, A=[0], B=[2], C=[1])),  # A revoked 1 in generation 2
+        *logged(3_000, generation(4, A=[0], C=[2, 1])),  # B died some time before
+        *logged(4_000, generation(5, A=[1], C=[2, 0])),  # all gave up everything, some time before
+        *logged(5_000, generation(6, A=[1], C=[2, 0])),
+    ]
+    rebalances, handovers = views_of(records)
+    assert [(cause, seconds, forms) for cause, _, seconds, _, _, forms in rebalances] == [
+        ("generation: joined", None, True),
+        ("generation: joined", None, False),
+        ("generation: same members", None, False),
+        ("generation: gone", None, False),
+        ("generation: same members", None, False),
+        ("generation: same members", None, False),
+    ]
+    assert handovers[3:] == [
+        (1_500, 1, "C", "revoked", 500_000),
+        (2_000, 2, "C", "gone", None),
+        (3_000, 0, "C", "taken", None),
+        (3_000, 1, "A", "taken", None),
+    ]
+
+
+def test_a_static_member_that_is_away_has_released_its_partitions() -> None:
+    records = [
+        *logged(1_000, member("A"), epoch(1), target(1), placed("A", 1, STABLE, (0, 1))),
+        *logged(5_000, placed("A", -2, STABLE, (0, 1))),
+        *logged(9_000, *removed("A"), member("B"), placed("B", 1, STABLE, (0, 1))),
+    ]
+    _, handovers = views_of(records)
+    assert handovers[2:] == [(8_000, 0, "B", "revoked", 4_000_000), (8_000, 1, "B", "revoked", 4_000_000)]
+
+
+def test_a_member_has_its_client_s_name_and_a_run_the_time_of_the_clock() -> None:
+    info = r.ConsumerGroupMemberMetadataValue(None, None, "shop", "/h", ("orders",), None, 1_000, None)
+    key = r.ConsumerGroupMemberMetadataKey("g", "A")
+    records = logged(1_700_000_000_000, Record(key, info), placed("A", 1, STABLE, (0,)))
+    rows = GroupLog("g", name_of).take(records)
+    assert {row.actor for row in rows if row.actor} == {"shop-A"}
+    assert rows[0].detail == "g - - 2023-11-14T22:13:20.000Z"
+    with rows_of_task() as connection:
+        take_rows(connection, table_of(rows).to_reader())
+        (traced,) = RunViews(connection).view("traced").to_pylist()
+    assert traced["began_at"] == datetime.datetime.fromisoformat("2023-11-14T22:13:20")
+    assert (traced["scenario"], traced["violations"]) == ("g", None)
 
 
 def test_a_streams_group_is_told_by_its_tasks() -> None:

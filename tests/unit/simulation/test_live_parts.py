@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -234,7 +235,7 @@ def test_what_comes_later_is_not_there_now_and_new_partitions_begin_at_0() -> No
 
 
 def window(start: str, group: str = "g", **counts: int) -> Window:
-    zero = dict.fromkeys(("heartbeats", "epochs", "rebalances", "removed", "commits", "violations"), 0)
+    zero = dict.fromkeys(("heartbeats", "epochs", "settled", "removed", "commits", "violations"), 0)
     return Window(start=f"2026-01-01T{start}.000Z", seconds=10, group=group, rows=9, **{**zero, **counts})
 
 
@@ -244,14 +245,14 @@ def snapshot(*windows: Window, **tables: list[dict[str, object]]) -> Snapshot:
 
 def test_lines_tell_each_window_once_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
     lines = WindowLines(Terminal())
-    first, second = window("10:00:00", heartbeats=5), window("10:00:10", rebalances=1_000)
+    first, second = window("10:00:00", heartbeats=5), window("10:00:10", settled=1_000)
     lines.tell(snapshot(first))
     assert capsys.readouterr().out == ""
     lines.tell(snapshot(first, second, window("10:00:00", "other")))
     lines.tell(snapshot(first, second, window("10:00:00", "other")))
     assert capsys.readouterr().out == "10:00:00 g: 5 heartbeats\n"
     lines.end()
-    assert capsys.readouterr().out == "10:00:10 g: 1,000 rebalances\n10:00:00 other: nothing\n"
+    assert capsys.readouterr().out == "10:00:10 g: 1,000 settled\n10:00:00 other: nothing\n"
 
 
 def test_a_terminal_shows_windows_and_findings() -> None:
@@ -278,6 +279,26 @@ def test_a_terminal_shows_windows_and_findings() -> None:
     assert "steady: 1 times two owners" in text
     assert "9 times" not in text
     assert "steady: 3 of one owner violated" in text
+
+
+def test_what_a_log_does_not_tell_is_a_dash(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = io.StringIO()
+    cell = {"scenario": "workers", "parameters": "{}"}
+    of_log = msgspec.structs.replace(window("10:00:00", epochs=2), heartbeats=None, violations=None)
+    taken = snapshot(
+        of_log,
+        rebalances=[{**cell, "count": 7, "median": None, "max": None}],
+        downtime=[{**cell, "count": 34, "cause": "all", "median": None, "max": None}],
+    )
+    Console(file=shown, width=120).print(table_of(taken))
+    (line,) = (each for each in shown.getvalue().splitlines() if "10:00:00" in each)
+    assert line.split() == ["10:00:00", "g", "–", "2", "·", "·", "·", "–"]  # noqa: RUF001
+    assert "workers: 7 rebalances, times not known from this log" in shown.getvalue()
+    assert "workers: 34 partitions changed hands, times not known from this log" in shown.getvalue()
+    lines = WindowLines(Terminal())
+    lines.tell(taken)
+    lines.end()
+    assert capsys.readouterr().out == "10:00:00 g: 2 epochs\n"
 
 
 def followed_as_told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:

@@ -196,6 +196,18 @@ def test_figures_that_no_run_has_are_left_out(tmp_path: Path) -> None:
     assert [each in (tmp_path / "few.html").read_text() for each in words] == [False] * 3
 
 
+def test_a_log_that_nothing_checked_has_no_zero_of_violations(tmp_path: Path) -> None:
+    whole = report_input()
+    runs = [row | {"violating": None, "violations": None} for row in whole.tables["runs"]]
+    downtime = [row | {"median": None, "p99": None} for row in whole.tables["downtime"]]
+    tables = {**whole.tables, "runs": runs, "downtime": downtime, "violations": [], "two_owners": []}
+    render_campaign_report(report_input(tables=tables, runs=(), failures=()), tmp_path / "log.html")
+    text = (tmp_path / "log.html").read_text()
+    assert "from a log, which no checker can judge" in text
+    assert "0 violations" not in text
+    assert "time with two owners" not in text
+
+
 def test_rows_are_packed_and_come_back() -> None:
     held = (*(TopicPartition("orders", n) for n in (0, 1, 2, 5)), TopicPartition("returns", 7))
     rows = [

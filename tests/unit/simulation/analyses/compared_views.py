@@ -39,7 +39,18 @@ def compare_views(table: pa.Table) -> dict[str, int]:
         take_rows(connection, table.to_reader())
         views = RunViews(connection)
         found = {view: views.view(view) for view in RUN_VIEWS}
-    spans = ("group", "begin_us", "end_us", "settled", "cause", "epochs", "heartbeats", "bytes", "begin_seq")
+    spans = (
+        "group",
+        "begin_us",
+        "end_us",
+        "settled",
+        "cause",
+        "epochs",
+        "heartbeats",
+        "bytes",
+        "begin_seq",
+        "forms",
+    )
     assert rows_of(found["rebalance"], *spans) == Counter(plain_views.rebalances(rows))
     moves = ("group", "begin_us", "moved", "first", "least")
     assert rows_of(found["move"], *moves) == Counter(plain_views.moves(rows, told))

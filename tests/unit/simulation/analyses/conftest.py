@@ -73,7 +73,7 @@ class Story:
 
 
 def healthy() -> Story:
-    """Three rebalances of 2, 5 and 2 seconds, one that is over at once, and one that the trace cuts off."""
+    """A group forms; two rebalances of 5 and 2 seconds, one over at once, and one that the trace cuts off."""
     story = Story("a", "alpha")
     story.add(1, "member.state", "m1", state_to="JOINING")
     story.epoch(1, "join", "Assigning")

@@ -29,9 +29,12 @@ def _bytes(row: Row) -> int | None:
 
 
 def rebalances(rows: Sequence[Row]) -> Found:
-    """Group, begin, end, last state, cause, raises, heartbeats, bytes, and the number of its first row."""
+    """Group, begin, end, last state, cause, raises, heartbeats, bytes, first row, whether it forms."""
     found: Found = []
     under_way: dict[str, list[Row]] = {}
+    joined = all_joined(rows)
+    last: dict[str, str] = {}
+    settled: dict[str, str | None] = {}
 
     def close(group: str, end: Row | None) -> None:
         span = under_way.pop(group)
@@ -49,22 +52,52 @@ def rebalances(rows: Sequence[Row]) -> Found:
                 kinds["heartbeat"],
                 None if None in sizes else sum(size or 0 for size in sizes),
                 span[0]["seq"],
+                settled[group] != "Stable" or (joined is not None and span[0]["seq"] < joined),
             )
         )
+        if end is not None:
+            last[group] = end["state_to"]
 
     for row in rows:
         if row["kind"] not in ("group.epoch", "group.state", "heartbeat"):
             continue
         group = row["group"]
         if row["kind"] == "group.epoch":
+            if group not in under_way:
+                settled[group] = last.get(group)
             under_way.setdefault(group, [])
         if group in under_way:
             under_way[group].append(row)
             if row["kind"] != "heartbeat" and row["state_to"] in SETTLED:
                 close(group, row)
+        elif row["kind"] == "group.state" and row["state_to"] in SETTLED:
+            last[group] = row["state_to"]
     for group in list(under_way):
         close(group, None)
     return found
+
+
+def first_members(rows: Sequence[Row]) -> list[str] | None:
+    """The members that started first; None unless the trace has their number and as many starts."""
+    start = next((row for row in rows if row["kind"] == "run.start"), None)
+    words = [] if start is None else start["detail"].split()
+    if len(words) < 3 or not words[2].isdigit():
+        return None
+    started = [row["actor"] for row in rows if row["kind"] == "host" and row["detail"] == "start"]
+    first = list(dict.fromkeys(started))[: int(words[2])]
+    return first if len(first) == int(words[2]) else None
+
+
+def all_joined(rows: Sequence[Row]) -> int | None:
+    """The row with which the last of the first members had joined."""
+    waited = set(first_members(rows) or ())
+    for row in rows:
+        joins = row["kind"] == "heartbeat" and not row["error"] and row["detail"].split(" ")[0] == "join"
+        if joins and row["actor"] in waited:
+            waited.remove(row["actor"])
+            if not waited:
+                return int(row["seq"])
+    return None
 
 
 def moves(rows: Sequence[Row], told: Told) -> Found:
@@ -75,8 +108,8 @@ def moves(rows: Sequence[Row], told: Told) -> Found:
     for span in rebalances(rows):
         by_group[span[0]].append(span)
     for group, spans in by_group.items():
-        spans.sort(key=lambda span: span[-1])
-        begins = [span[-1] for span in spans]
+        spans.sort(key=lambda span: span[-2])
+        begins = [span[-2] for span in spans]
         given = [
             each
             for each in told.tenures
@@ -99,7 +132,7 @@ def moves(rows: Sequence[Row], told: Told) -> Found:
                     moved += 1
                     gain[before] -= 1
             owner |= after
-            if span[3] == "Stable":
+            if span[3] == "Stable" and not span[-1]:
                 least = max(sum(each for each in gain.values() if each > 0) - first, 0)
                 found.append((group, span[1], moved, first, least))
     return found
@@ -210,13 +243,7 @@ def transitions(rows: Sequence[Row], told: Told) -> Found:
 
 def formation(rows: Sequence[Row]) -> int | None:
     """When all members of the start were STABLE at the group's epoch for the first time."""
-    start = next((row for row in rows if row["kind"] == "run.start"), None)
-    words = [] if start is None else start["detail"].split()
-    if len(words) < 3:
-        return None
-    members = int(words[2])
-    started = [row["actor"] for row in rows if row["kind"] == "host" and row["detail"] == "start"]
-    first = list(dict.fromkeys(started))[:members]
+    first = first_members(rows)
     state: dict[str, str] = {}
     epoch: dict[str, int] = {}
     group_epoch: int | None = None
@@ -230,7 +257,10 @@ def formation(rows: Sequence[Row]) -> int | None:
             state[actor] = row["state_to"]
         else:
             continue
-        there = len(first) == members and group_epoch is not None
-        if there and all(state.get(each) == "STABLE" and epoch.get(each) == group_epoch for each in first):
+        if (
+            first is not None
+            and group_epoch is not None
+            and all(state.get(each) == "STABLE" and epoch.get(each) == group_epoch for each in first)
+        ):
             return int(row["t_us"])
     return None
