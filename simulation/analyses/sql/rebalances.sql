@@ -1,8 +1,8 @@
 -- Durations of rebalances, by scenario and parameters. `formed_median` is the time until all first members were STABLE
 -- at the group's epoch. `curve` holds the percentiles 0 to 100. All of them are null if any length is unknown.
-SELECT scenario, parameters, count,
+SELECT scenario, parameters, coalesce(count, 0) AS count,
        curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,
-       formed_median, epochs_mean, unfinished, curve
+       formed_median, epochs_mean, coalesce(unfinished, 0) AS unfinished, curve
 FROM (
   SELECT scenario, parameters,
          count(end_us) AS count,
@@ -13,9 +13,10 @@ FROM (
   WHERE (settled = 'Stable' OR end_us IS NULL) AND NOT forms
   GROUP BY scenario, parameters
 )
-LEFT JOIN (
+FULL JOIN (
   SELECT scenario, parameters, percentile_disc(0.5) WITHIN GROUP (ORDER BY seconds) AS formed_median
   FROM {formation} AS formation
+  WHERE seconds IS NOT NULL
   GROUP BY scenario, parameters
 ) USING (scenario, parameters)
 ORDER BY scenario, parameters
