@@ -198,8 +198,8 @@ def test_figures_that_no_run_has_are_left_out(tmp_path: Path) -> None:
 
 def test_a_log_that_nothing_checked_has_no_zero_of_violations(tmp_path: Path) -> None:
     whole = report_input()
-    runs = [row | {"violating": None, "violations": None} for row in whole.tables["runs"]]
-    downtime = [row | {"median": None, "p99": None} for row in whole.tables["downtime"]]
+    runs = [{**row, "violating": None, "violations": None} for row in whole.tables["runs"]]
+    downtime = [{**row, "median": None, "p99": None} for row in whole.tables["downtime"]]
     tables = {**whole.tables, "runs": runs, "downtime": downtime, "violations": [], "two_owners": []}
     render_campaign_report(report_input(tables=tables, runs=(), failures=()), tmp_path / "log.html")
     text = (tmp_path / "log.html").read_text()
