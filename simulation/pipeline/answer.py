@@ -235,7 +235,7 @@ def _run_rounds(
             seconds = None if limit is None else limit.left_s
             if seconds != 0:
                 measured.running.do(list(some), progress, seconds)
-            if not measured.look(progress, None if limit is None else limit.ends):
+            if not measured.look(progress, None if limit is None else limit.ends) or seconds == 0:
                 break
         done = upto
         costs = {name: run_costs(measured.samples[name]) for name in names if name in measured.samples}
