@@ -67,7 +67,6 @@ def test_any_scenario_runs_with_the_classic_protocol(name, strategy):
     assert result.violations == []
     assert result.converged
     assert result.heartbeats > 200
-    assert result.rebalances > 0
 
 
 def test_deploys_take_a_group_from_one_assignor_to_another():
@@ -137,7 +136,7 @@ def test_a_cooperative_rebalance_takes_only_what_moves():
 
 def test_a_deploy_of_static_members_is_no_rebalance():
     result, rows = played(DEPLOY, 3, "group.static=true")
-    assert result.rebalances == 1
+    assert result.rebalances == 0
     assert len(rows.of("group.epoch")) == 1
     assert Counter(row.detail for row in rows.of("member.removed")) == {"replaced": 4}
 
