@@ -9,9 +9,6 @@ from typing import Final, NamedTuple
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 
-MAX_ENTRIES: Final = 0xFFFF
-"""Of one chunk."""
-
 _HEADER: Final = struct.Struct(">BBHIqQQIIIB3x")
 _MAGIC: Final = 0x50
 """Magic number 5 and version 0, four bits each."""

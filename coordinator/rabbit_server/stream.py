@@ -10,7 +10,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry
-from fencepost.coordinator.rabbit_codec.chunks import MAX_ENTRIES, write_chunk
+from fencepost.coordinator.rabbit_codec.chunks import write_chunk
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 
@@ -92,6 +92,10 @@ def _invalid(name: str, value: str, expected: str) -> RabbitRequestRefused:
 EPOCH: Final = 1
 """Of all chunks: there is one leader, and it never changes."""
 
+MIN_CHUNK_ENTRIES: Final = 32
+MAX_CHUNK_ENTRIES: Final = 8192
+"""Lowest and highest limit of the entries of one chunk."""
+
 
 class KeptChunk(NamedTuple):
     """A chunk of a stream."""
@@ -121,6 +125,8 @@ class Stream:
         self._chunks: list[KeptChunk] = []
         self._dropped = 0
         self._bytes = 0
+        self._chunk_entries = MIN_CHUNK_ENTRIES
+        """The most entries that the next chunk gets."""
         self.next_offset = 0
         self.newest_chunk = -1
         """The id of the last chunk that was written, of any kind; -1 before the first."""
@@ -134,12 +140,18 @@ class Stream:
     # -- writing ----------------------------------------------------------------------------------------
 
     def append(self, entries: Sequence[ChunkEntry], reference: str, now_ms: int) -> None:
-        """Append entries that are not duplicates. From a publisher with a reference, only higher publishing
-        ids are new."""
-        fresh = self._fresh(entries, reference) if reference else entries
-        for start in range(0, len(fresh), MAX_ENTRIES):
-            self._append_chunk(fresh[start : start + MAX_ENTRIES], now_ms)
-        if fresh:
+        """Append entries that are not duplicates, in chunks of the sizes that RabbitMQ makes of them.
+
+        From a publisher with a reference, only higher publishing ids are new.
+        """
+        before, start = self.next_offset, 0
+        while start < len(entries):
+            batch = entries[start : start + self._chunk_entries]
+            start += len(batch)
+            self._batched(len(batch))
+            if fresh := self._fresh(batch, reference) if reference else batch:
+                self._append_chunk(fresh, now_ms)
+        if self.next_offset > before:
             self._retain(now_ms)
             for tell in tuple(self.readers):
                 tell()
@@ -153,6 +165,12 @@ class Stream:
                 fresh.append(entry)
         self.sequences[reference] = highest
         return fresh
+
+    def _batched(self, commands: int) -> None:
+        """Set the limit of the next chunk: doubled after a full one, otherwise halved (gen_batch_server)."""
+        is_full = commands >= self._chunk_entries
+        limit = self._chunk_entries * 2 if is_full else self._chunk_entries // 2
+        self._chunk_entries = min(max(limit, MIN_CHUNK_ENTRIES), MAX_CHUNK_ENTRIES)
 
     def _append_chunk(self, entries: Sequence[ChunkEntry], now_ms: int) -> None:
         records = sum(entry.records for entry in entries)
@@ -168,6 +186,7 @@ class Stream:
         So the offsets of messages have gaps (osiris_writer, chunks of type CHNK_TRK_DELTA).
         """
         self.offsets[name] = offset
+        self._batched(1)
         self._written(1)
 
     def _written(self, offsets: int) -> None:

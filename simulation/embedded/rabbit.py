@@ -112,7 +112,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def publish(self, stream: str, *values: bytes | str) -> list[int]:
-        """Append messages in one chunk, and return their offsets. Text is encoded as UTF-8.
+        """Append messages in chunks as RabbitMQ does, and return their offsets. Text is encoded as UTF-8.
 
         :raises FencepostError: if there is no such stream, or a message is neither bytes nor text.
         """

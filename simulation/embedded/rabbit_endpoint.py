@@ -104,7 +104,7 @@ class RabbitEndpoint:
             self.broker.cluster.forget(DEFAULT_VHOST, stream)
 
     def publish(self, name: str, values: Sequence[bytes | str]) -> list[int]:
-        """Append messages as one chunk, and return their offsets."""
+        """Append messages, and return their offsets."""
         stream = _mended(lambda: self.catalogue.stream(name))
         first = stream.next_offset
         entries = [ChunkEntry(0, message(_bytes(each))) for each in values]

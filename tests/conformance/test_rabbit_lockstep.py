@@ -77,6 +77,18 @@ class Connection:
             self.updates.remove(question)
             self.send(frames.ConsumerUpdateResponse(question.correlation_id, offset=NONE))
 
+    def all(self, kind: type[Any]) -> list[Any]:
+        """The frames of a kind that were sent and not taken."""
+        return [frame for frame in self.got if isinstance(frame, kind)]
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Read until that is true."""
+        end = time.monotonic() + 20
+        while not holds():
+            assert time.monotonic() < end, self.got
+            if select.select([self.socket], [], [], 1)[0]:
+                self.pull()
+
     def pull(self) -> None:
         """Take what there is to be read."""
         data = self.socket.recv(1 << 16)
@@ -274,3 +286,32 @@ def test_the_same_frames_have_the_same_answers(seed: int, real_rabbitmq: tuple[s
             for side in (ours, theirs):
                 for number in CLIENTS:
                     side.lose(number)
+
+
+@pytest.mark.parametrize("count", [31, 33, 100, 1_000])
+def test_chunks_have_rabbitmqs_sizes(count: int, real_rabbitmq: tuple[str, int]) -> None:
+    with EmbeddedRabbitStream() as rabbit:
+        ours = chunk_sizes((rabbit.host, rabbit.port), count)
+    # A busy RabbitMQ may begin to write before it has read the whole frame.
+    assert ours in (chunk_sizes(real_rabbitmq, count) for _ in range(20))
+
+
+def chunk_sizes(address: tuple[str, int], count: int) -> list[int]:
+    """Return the numbers of messages in the chunks of a new stream, after one frame of so many."""
+    client, stream = Connection(address), f"sizes-{count}"
+    client.ask(frames.Create, stream, {})
+    client.ask(frames.DeclarePublisher, 1, "", stream)
+    client.send(publish(1, [ChunkEntry(number, message(b"x")) for number in range(count)]))
+    client.wait_for(
+        lambda: sum(len(each.publishing_ids) for each in client.all(frames.PublishConfirm)) == count
+    )
+    client.ask(frames.Subscribe, 1, stream, WireOffsetSpecification(OffsetType.FIRST), count, {})
+
+    def sizes() -> list[int]:
+        return [read_chunk(each.chunk).records for each in client.all(frames.Deliver)]
+
+    client.wait_for(lambda: sum(sizes()) == count)
+    found = sizes()
+    client.ask(frames.Delete, stream)
+    client.socket.close()
+    return found

@@ -11,7 +11,7 @@ from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import batch, publish
 from fencepost.coordinator.rabbit_server.stream import Stream
-from tests.unit.coordinator.rabbit.rabbit_frames import entries
+from tests.unit.coordinator.rabbit.rabbit_frames import LAST, entries
 
 OK = ResponseCode.OK
 
@@ -93,12 +93,44 @@ def test_a_batch_that_nobody_could_read_is_refused_with_all_behind_it(rig, broke
     assert client.got == []
 
 
-def test_more_messages_than_a_chunk_holds_become_several(rig):
+@pytest.mark.parametrize(
+    ("published", "sizes"),
+    [
+        ([32], [32]),
+        ([33], [32, 1]),
+        ([100], [32, 64, 4]),
+        ([1000], [32, 64, 128, 256, 512, 8]),
+        ([1000, 1000], [32, 64, 128, 256, 512, 8, 512, 488]),
+        ([10_000], [32, 64, 128, 256, 512, 1024, 2048, 4096, 1840]),
+        ([30_000], [32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 8192, 5456]),
+        ([33, 1, 1, 64], [32, 1, 1, 1, 32, 32]),
+    ],
+)
+def test_a_frame_becomes_chunks_of_rabbitmqs_sizes(rig, published, sizes):
+    # As RabbitMQ 4.3 made them.
     rig.streams("s")
     client = rig.client()
-    client.publish("s", *[b""] * 70_000)
+    for count in published:
+        client.publish("s", *[b""] * count)
+    client.subscribe("s", credit=20)
+    assert [chunk.records for chunk in client.chunks()] == sizes
+
+
+def test_last_is_the_start_of_the_last_chunk(rig):
+    rig.streams("s")
+    client = rig.client()
+    client.publish("s", *[b""] * 100)
+    assert client.ask(frames.ResolveOffsetSpec, "s", LAST).offset == 96
+
+
+def test_duplicates_count_for_the_sizes_of_chunks(rig):
+    rig.streams("s")
+    client = rig.client()
+    client.code(frames.DeclarePublisher, 7, "p", "s")
+    client.send(publish(7, entries(*range(40))))
+    client.send(publish(7, entries(*range(50))))
     client.subscribe("s")
-    assert [chunk.records for chunk in client.chunks()] == [65_535, 4_465]
+    assert [chunk.records for chunk in client.chunks()] == [32, 8, 10]
 
 
 def test_a_chunk_costs_the_same_however_many_there_are():
