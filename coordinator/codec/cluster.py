@@ -20,8 +20,8 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_OF_KEYS = 4
 _NOWHERE = cluster.Node(node_id=-1, host="", port=-1)
-FEATURES = {"group.version": 1, "transaction.version": 2}
-"""The levels that tell clients of KIP-848, and of an epoch for each transaction (KIP-890)."""
+FEATURES = {"group.version": 1, "streams.version": 1, "transaction.version": 2}
+"""The levels that tell clients of KIP-848, KIP-1071, and of an epoch for each transaction (KIP-890)."""
 
 
 class BrokerVersions(msgspec.Struct, frozen=True, kw_only=True):

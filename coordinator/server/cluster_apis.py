@@ -26,7 +26,7 @@ from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
 _NO_SHARE_GROUPS = "Groups and transactions are coordinated here, share groups are not."
-_MOST_PARTITIONS = 2_000
+MOST_DESCRIBED_PARTITIONS = 2_000
 """Kafka's default of max.request.partition.size.limit."""
 _SPOKEN = cluster.ApiVersionsResponse(api_versions=SPOKEN)
 _NAMELESS = cluster.ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_versions=())
@@ -225,7 +225,7 @@ def describe_topic_partitions(
             )
         )
     names = sorted(set(request.topics) or image.by_name)
-    left = max(1, min(request.partition_limit, _MOST_PARTITIONS))
+    left = max(1, min(request.partition_limit, MOST_DESCRIBED_PARTITIONS))
     topics: list[TopicMetadata] = []
     for name in names:
         if cursor is not None and name < cursor.topic:

@@ -24,6 +24,8 @@ from fencepost.coordinator.protocol.administration import (
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.server.cluster import check_topic_name
+from fencepost.coordinator.server.cluster_apis import MOST_DESCRIBED_PARTITIONS
+from fencepost.coordinator.server.fetch_sessions import MAX_SESSIONS
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import (
     BROKER_SETTINGS,
@@ -131,7 +133,7 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
                     ErrorCode.INVALID_REQUEST, f"there is no broker {resource.name!r} in this cluster"
                 )
             of_brokers = (*_settings(services.config), *_of_topics(services))
-            return (*of_brokers, *_of_replicas(services, resource.name)) if resource.name else of_brokers
+            return (*of_brokers, *_of_broker(services, resource.name)) if resource.name else of_brokers
         case ResourceType.GROUP:
             if not resource.name:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
@@ -236,9 +238,47 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
     return (*inherited, *times, *_settings(services.new_topics))
 
 
-def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
-    """Return the settings of one broker about its rack and the replicas that consumers fetch from."""
+def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
+    """Return the settings of one broker: its id, its limits, its rack, and the replicas that consumers read.
+
+    No election moves leaders here without a request.
+    """
     rack = next(node.rack for node in services.cluster.nodes if str(node.node_id) == name)
+    integer, default, static = ConfigType.INT, ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER
+    limits = {
+        "max.incremental.fetch.session.cache.slots": str(MAX_SESSIONS),
+        "max.request.partition.size.limit": str(MOST_DESCRIBED_PARTITIONS),
+    }
+    return (
+        *(
+            ConfigEntry(
+                name=setting,
+                value=name,
+                source=static,
+                config_type=integer,
+                synonyms=((setting, name, static), *first),
+            )
+            for setting, first in (("node.id", ()), ("broker.id", (("broker.id", "-1", default),)))
+        ),
+        *(
+            ConfigEntry(name=limit, value=value, config_type=integer, synonyms=((limit, value, default),))
+            for limit, value in limits.items()
+        ),
+        ConfigEntry(
+            name="auto.leader.rebalance.enable",
+            value="false",
+            source=static,
+            config_type=ConfigType.BOOLEAN,
+            synonyms=(
+                ("auto.leader.rebalance.enable", "false", static),
+                ("auto.leader.rebalance.enable", "true", default),
+            ),
+        ),
+        *_of_replicas(rack, services.cluster.replica_selector),
+    )
+
+
+def _of_replicas(rack: str | None, replica_selector: str | None) -> tuple[ConfigEntry, ...]:
     return tuple(
         ConfigEntry(
             name=setting,
@@ -247,7 +287,7 @@ def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
             config_type=ConfigType.STRING,
             synonyms=() if value is None else ((setting, value, ConfigSource.STATIC_BROKER),),
         )
-        for setting, value in ((BROKER_RACK, rack), (REPLICA_SELECTOR, services.cluster.replica_selector))
+        for setting, value in ((BROKER_RACK, rack), (REPLICA_SELECTOR, replica_selector))
     )
 
 

@@ -19,6 +19,12 @@ from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, str
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 RACKS = {1: "a", 2: "b", 3: "b"}
 SELECTOR = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+OF_A_BROKER = (
+    "node.id",
+    "broker.id",
+    "max.incremental.fetch.session.cache.slots",
+    "max.request.partition.size.limit",
+)
 COUNT = 5
 LAST_WITH_REPLICA, FIRST_WITH_RACK, FIRST_WITH_EPOCHS = 14, 11, 12
 
@@ -193,7 +199,7 @@ async def racks(peer: Nodes) -> AsyncIterator[Any]:
         reply = await node.ask_plain(60, 1, endpoint_type=1)
         yield sorted((each.broker_id, each.rack) for each in reply.brokers)
     for node_id, node in peer.nodes.items():
-        keys = ("broker.rack", *SELECTOR)
+        keys = ("broker.rack", *SELECTOR, *OF_A_BROKER)
         resource = {"resource_type": 4, "resource_name": str(node_id), "configuration_keys": keys}
         reply = await node.ask_plain(32, 4, resources=[resource], include_synonyms=True)
         yield [

@@ -357,7 +357,7 @@ def test_features_and_versions_arrive() -> None:
     reply = cluster.ApiVersionsResponse(api_versions=(cluster.ApiVersion(68, 0, 1),))
     read = client_reads(ApiKey.API_VERSIONS, 4, reply)
     assert read.api_versions == {68: cluster.ApiVersion(68, 0, 1)}
-    assert read.features == {"group.version": 1, "transaction.version": 2}
+    assert read.features == {"group.version": 1, "streams.version": 1, "transaction.version": 2}
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.JOIN_GROUP))

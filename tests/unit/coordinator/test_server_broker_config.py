@@ -164,3 +164,11 @@ async def test_a_refusal_names_the_type_of_the_resource() -> None:
         (result,) = config_apis.alter_configs(brokers.services[0], request, asked()).resources
         assert result.error_message is not None
         assert "broker resources" in result.error_message
+
+
+async def test_one_broker_has_its_ids_and_starts_no_elections() -> None:
+    keys = ("node.id", "broker.id", "auto.leader.rebalance.enable")
+    async with brokers_with(2) as brokers:
+        told = [entry.value for entry in entries(brokers, ResourceType.BROKER, "2", *keys)]
+        assert told == ["2", "2", "false"]
+        assert entries(brokers, ResourceType.BROKER, "", *keys) == ()

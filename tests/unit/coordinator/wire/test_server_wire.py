@@ -35,6 +35,7 @@ async def test_versions_are_told_in_each_version(wire, version):
     if version >= 3:
         assert [(one.name, one.max_version_level) for one in reply.finalized_features] == [
             ("group.version", 1),
+            ("streams.version", 1),
             ("transaction.version", 2),
         ]
 
