@@ -6,6 +6,8 @@ other topics must be copartitioned with it; a changelog has as many as its subto
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections.abc import Collection, Mapping, Sequence
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -42,6 +44,8 @@ class DecidedPartitionCounts:
     def __init__(self, subtopologies: Sequence[Subtopology], image: TopicsImage) -> None:
         self._subtopologies = subtopologies
         self._image = image
+        self._fixed_number: int | None = None
+        """The number that all repartition topics have whose number the application sets, once compared."""
         self.decided: dict[str, int] = {}
         self.decided.update(self._repartition_topics())
         self._copartition()
@@ -71,8 +75,7 @@ class DecidedPartitionCounts:
             for topic in subtopology.repartition_source_topics
             if topic.partitions
         }
-        while self._pass_on(counts):
-            pass
+        self._pass_on(counts)
         for subtopology in self._subtopologies:
             if any(topic.name not in counts for topic in subtopology.repartition_source_topics):
                 raise invalid_topology(
@@ -81,26 +84,41 @@ class DecidedPartitionCounts:
                 )
         return counts
 
-    def _pass_on(self, counts: dict[str, int]) -> bool:
-        """Derive the counts of each subtopology's outputs from its inputs; return true if another round is
-        needed."""
-        progress = again = False
-        for subtopology in self._subtopologies:
-            for sink in subtopology.repartition_sink_topics:
-                if sink in counts:
-                    continue
-                found = self._largest_input(subtopology, counts)
-                if found is None:
-                    again = True
-                else:
-                    counts[sink] = found
-                    progress = True
-        if again and not progress:
+    def _pass_on(self, counts: dict[str, int]) -> None:
+        """Add the outputs of each subtopology: they have as many partitions as its largest input that is
+        known.
+
+        Kafka looks at all subtopologies in rounds, in their order, until a round finds no more. Each one is
+        looked at here in the first of these rounds that finds an input of it, and at no other time.
+        """
+        readers: dict[str, list[int]] = {}
+        due: list[tuple[int, int]] = []
+        """Heap of the rounds and indexes of the subtopologies with a known input."""
+        is_due = [False] * len(self._subtopologies)
+        for index, subtopology in enumerate(self._subtopologies):
+            for topic in subtopology.repartition_source_topics:
+                readers.setdefault(topic.name, []).append(index)
+            if self._largest_input(subtopology, counts) is not None:
+                is_due[index] = True
+                due.append((0, index))  # a list in order is a heap
+        while due:
+            number, index = heapq.heappop(due)
+            subtopology = self._subtopologies[index]
+            new = [sink for sink in subtopology.repartition_sink_topics if sink not in counts]
+            if not new:
+                continue
+            found = self._largest_input(subtopology, counts)
+            assert found is not None
+            counts.update(dict.fromkeys(new, found))
+            for reader in itertools.chain.from_iterable(readers.get(sink, ()) for sink in new):
+                if not is_due[reader]:
+                    is_due[reader] = True
+                    heapq.heappush(due, (number if reader > index else number + 1, reader))
+        if any(sink not in counts for one in self._subtopologies for sink in one.repartition_sink_topics):
             raise invalid_topology(
                 "Failed to compute number of partitions for all repartition topics. "
                 "There may be loops in the topology that cannot be resolved."
             )
-        return again
 
     def _largest_input(self, subtopology: Subtopology, counts: Mapping[str, int]) -> int | None:
         known = [counts.get(topic.name) for topic in subtopology.repartition_source_topics]
@@ -138,7 +156,9 @@ class DecidedPartitionCounts:
         if external:
             number = _same(external, external)
         elif fixed:
-            number = _same({topic: self._needed(topic) for topic in sorted(fixed)}, internal)
+            if self._fixed_number is None:  # no group changes the numbers of these topics
+                self._fixed_number = _same({topic: self._needed(topic) for topic in sorted(fixed)}, internal)
+            number = self._fixed_number
         else:
             number = max(internal.values())
         for topic, count in internal.items():
@@ -157,8 +177,9 @@ class DecidedPartitionCounts:
         for subtopology in self._subtopologies:
             if not inputs(subtopology):
                 raise invalid_topology(f"No source topics found for subtopology {subtopology.subtopology_id}")
-            for topic in subtopology.state_changelog_topics:
-                counts[topic.name] = self.tasks(subtopology)
+            changelogs = subtopology.state_changelog_topics
+            if changelogs:
+                counts.update(dict.fromkeys((topic.name for topic in changelogs), self.tasks(subtopology)))
         return counts
 
 

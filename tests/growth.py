@@ -1,0 +1,35 @@
+"""Work that is counted, so that a test of growth needs no clock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+
+def instructions(run: Callable[[], object]) -> int:
+    """Return the number of Python's instructions that a call executes, in all functions that it calls."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def assert_linear(run: Callable[[int], Callable[[], object]], size: int, *, slack: float = 1.3) -> None:
+    """Check that twice the size costs about twice the instructions: `run` makes the call for a size."""
+    run(8)()  # what is loaded at the first call is no part of it
+    once, twice = instructions(run(size)), instructions(run(2 * size))
+    assert twice < 2 * slack * once, f"{size}: {once:,} instructions, {2 * size}: {twice:,}"
