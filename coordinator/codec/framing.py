@@ -31,7 +31,7 @@ class FrameTooLarge(MalformedFrame):
 class FrameBuffer:
     """Cuts a stream of bytes into frames. A claimed length takes no memory before its bytes arrive."""
 
-    __slots__ = ("_available", "_chunks", "_position", "_protocol", "max_bytes")
+    __slots__ = ("_chunks", "_position", "_protocol", "buffered", "max_bytes")
 
     def __init__(self, max_bytes: int = KAFKA_MAX_FRAME_BYTES, *, protocol: str = "Kafka") -> None:
         self.max_bytes = max_bytes
@@ -39,24 +39,20 @@ class FrameBuffer:
         self._protocol = protocol
         self._chunks: list[bytes] = []
         self._position = 0
-        self._available = 0
+        self.buffered = 0
+        """Number of bytes that arrived and are not in a returned frame yet."""
 
     def feed(self, data: bytes) -> None:
         """Add bytes from the socket."""
         self._chunks.append(data)
-        self._available += len(data)
-
-    @property
-    def buffered(self) -> int:
-        """Number of bytes that arrived and are not in a returned frame yet."""
-        return self._available
+        self.buffered += len(data)
 
     def next_frame(self) -> bytes | None:
         """Return the next whole frame without its length, or None until more bytes arrive.
 
         :raises FrameTooLarge: if the length is negative or above the limit.
         """
-        if self._available < 4:
+        if self.buffered < 4:
             return None
         if len(self._chunks[0]) - self._position < 4:
             self._flatten()
@@ -64,12 +60,12 @@ class FrameBuffer:
         if size < 0 or size > self.max_bytes:
             hint = _hint(size, self._protocol)
             raise FrameTooLarge(f"frame of {size} bytes, expected 0 to {self.max_bytes}{hint}")
-        if self._available < 4 + size:
+        if self.buffered < 4 + size:
             return None
         if len(self._chunks[0]) - self._position < 4 + size:
             self._flatten()
         data, start = self._chunks[0], self._position + 4
-        self._available -= 4 + size
+        self.buffered -= 4 + size
         if start + size == len(data):
             del self._chunks[0]
             self._position = 0

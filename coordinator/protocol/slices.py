@@ -7,12 +7,18 @@ clients runs all slices in sequence.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 T = TypeVar("T")
 
-Sliced: TypeAlias = Generator[None, None, T]
-"""Work that returns a `T` once it was resumed often enough."""
+MEDIUM, LARGE = 1, 2
+"""Sizes of work, by the memory that it takes: a few MiB, or more."""
+
+Sliced: TypeAlias = Generator[Any, None, T]
+"""Work that returns a `T` once it was resumed often enough.
+
+It yields None, or the size that it has from now on. With a size it keeps nothing in memory meanwhile.
+"""
 
 
 def at_once(work: Sliced[T]) -> T:

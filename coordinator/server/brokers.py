@@ -39,7 +39,7 @@ from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Gate, Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import LongRequests, WorkQueue
+from fencepost.coordinator.server.turns import FairTurns, WorkQueue
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -94,7 +94,8 @@ class Brokers:
             make_hooks=make_hooks,
             on_state=on_state,
         )
-        self.cleaner = Cleaner(self.cluster)
+        self._turns = FairTurns()
+        self.cleaner = Cleaner(self.cluster, self._turns)
         self.cluster.on_configs = self._configured
         for key, entries in self.cluster.configs.items():
             self._configured(key, entries)
@@ -111,7 +112,7 @@ class Brokers:
             for name, port in zip(hosts or (host,) * len(ports), ports, strict=True)
         )
         self._gate = Gate() if storage is None else storage.gate
-        self._work_queue = WorkQueue()
+        self._work_queue = WorkQueue(self._turns)
         self._failed = asyncio.Event()
         try:
             if topics:
@@ -136,7 +137,6 @@ class Brokers:
         self.transactions.start(self.clock)
         self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
-        long_requests = LongRequests(loop)
         self.services = tuple(
             Services(
                 cluster=self.cluster,
@@ -146,7 +146,7 @@ class Brokers:
                 node_id=node_id,
                 loop=loop,
                 work_queue=self._work_queue,
-                long_requests=long_requests,
+                turns=self._turns,
                 gate=self._gate,
                 new_topics=self.new_topics,
                 credentials=self._credentials,

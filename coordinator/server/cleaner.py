@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.loop import ServerClock
-from fencepost.coordinator.server.turns import WorkQueue
+from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
 
 log = structlog.get_logger(__name__)
 
@@ -27,11 +27,12 @@ _ACTING = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
 class Cleaner:
     """Cleans in rounds the logs of topics with retention or compaction; without such topics it sleeps."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster, turns: FairTurns) -> None:
         self._cluster = cluster
         self._clock: ServerClock | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._work_queue = WorkQueue()
+        self._work_queue = WorkQueue(turns)
+        self._share = Share()
         self._is_cleaning = False
         self._acts_on_all = cluster.topic_defaults.inherits(_ACTING)
         """True if the broker's own settings limit what all topics keep."""
@@ -58,7 +59,7 @@ class Cleaner:
 
     def _start_round(self) -> None:
         self._timer, self._is_cleaning = None, True
-        self._work_queue.run(self._round())
+        self._work_queue.run(self._round(), self._share)
 
     def _round(self) -> Sliced[None]:
         try:

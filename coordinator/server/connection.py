@@ -39,7 +39,7 @@ from fencepost.coordinator.server.repeated import (
     SteadyHeartbeat,
 )
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
-from fencepost.coordinator.server.turns import LONG_BYTES
+from fencepost.coordinator.server.turns import LONG_BYTES, FairTurns, Share
 
 log = structlog.get_logger(__name__)
 
@@ -82,6 +82,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_heartbeat",
         "_held",
         "_host",
+        "_is_queued",
         "_is_librdkafka",
         "_late",
         "_local_host",
@@ -92,16 +93,17 @@ class KafkaServerConnection(asyncio.Protocol):
         "_on_made",
         "_out",
         "_peer",
-        "_put_off",
         "_repeated",
         "_resting",
         "_services",
         "_shortcut",
         "_stopped",
         "_transport",
+        "_turns",
         "_waiting",
         "_write_blocked",
         "client_id",
+        "share",
     )
 
     def __init__(
@@ -116,7 +118,9 @@ class KafkaServerConnection(asyncio.Protocol):
     ) -> None:
         self.client_id = ""
         """The client id; empty until the client has sent it."""
+        self.share = Share()
         self._services = services
+        self._turns = services.turns or FairTurns()
         self._handlers = handlers
         self._repeated = repeated
         self._on_made = on_made
@@ -131,13 +135,13 @@ class KafkaServerConnection(asyncio.Protocol):
         self._is_librdkafka = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
-        self._put_off: bytes | None = None
-        """A long request for which this turn of the loop had no room."""
+        self._is_queued = False
+        """True while requests that came wait for their turn."""
         self._write_blocked = False
         self._stopped = False
         self._lost = False
         self._resting = False
-        """True while the connection waits for another turn, not for a response."""
+        """True while the connection waits for a time, not for a response."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
@@ -165,7 +169,7 @@ class KafkaServerConnection(asyncio.Protocol):
         if self._held is not None:
             self._held.cancel()
         self._lost = True
-        if self._resting and not self._stopped and self._login is None:
+        if (self._resting or self._is_queued) and not self._stopped and self._login is None:
             # As in Kafka, producers that want no response may disconnect when they have sent everything.
             self._write_blocked = False
         else:
@@ -201,10 +205,16 @@ class KafkaServerConnection(asyncio.Protocol):
         if self._stopped:
             return
         self._frames.feed(data)
-        if self._waiting is None and not self._write_blocked:
-            self._work()
-        elif self._frames.buffered > _READ_AHEAD_BYTES:
+        if self._waiting is None and not self._write_blocked and not self._is_queued:
+            self._is_queued = True
+            self._turns.run(self.share, self._work)
+        if self._frames.buffered > _READ_AHEAD_BYTES and self._is_busy:
             self._transport.pause_reading()
+
+    @property
+    def _is_busy(self) -> bool:
+        """True if the next request has to wait."""
+        return self._is_queued or self._waiting is not None or self._write_blocked
 
     def pause_writing(self) -> None:
         """Stop handling requests while the client does not read."""
@@ -215,24 +225,31 @@ class KafkaServerConnection(asyncio.Protocol):
         self._write_blocked = False
         self._continue()
 
+    def _is_ready(self) -> bool:
+        """Return true if the next request may be handled, which is read then."""
+        if self._stopped or self._is_busy:
+            return False
+        if not self._lost:
+            self._transport.resume_reading()
+        return True
+
     def _continue(self) -> None:
-        if not self._stopped and self._waiting is None and not self._write_blocked:
-            if not self._lost:
-                self._transport.resume_reading()
-            self._work()
+        if self._is_ready():
+            self._is_queued = True
+            self._turns.run(self.share, self._work)
 
     def _work(self) -> None:
-        """Handle received requests until one has to wait; small responses are written together."""
-        taken = 0
+        """Handle received requests until one has to wait, or others have their turn.
+
+        Small responses are written together.
+        """
+        self._is_queued = False
+        taken, is_enough = 0, False
         try:
-            while (frame := self._next_request()) is not None:
+            while not is_enough and (frame := self._next_request()) is not None:
                 self._take(frame)
                 taken += 1
-                if taken >= _ANSWERS_AT_ONCE or (self._out and len(self._out[-1]) >= LARGE_BYTES):
-                    self._flush()
-                    taken = 0
-                    if self._waiting is None and self._frames.buffered:
-                        self._rest(0.0)
+                is_enough = self._frames.buffered > 0 and self._is_enough(taken)
         except (MalformedFrame, Unanswered) as error:
             self._stop(str(error))
         except Exception:
@@ -241,34 +258,32 @@ class KafkaServerConnection(asyncio.Protocol):
             self._flush()
         if self._stopped:
             self._end()
-        elif self._lost and self._waiting is None:
+        elif is_enough:
+            self._continue()
+        elif self._lost and not self._is_busy:
             self._stopped = True
 
+    def _is_enough(self, taken: int) -> bool:
+        """Return true if that many requests are enough for one piece of work."""
+        return (
+            taken >= _ANSWERS_AT_ONCE
+            or self._turns.is_long
+            or bool(self._out and len(self._out[-1]) >= LARGE_BYTES)
+        )
+
     def _next_request(self) -> bytes | None:
-        """Return the request to handle now. None if there is no request, or its turn is a later one."""
+        """Return the request to handle now. None if there is no request, or it has to wait."""
         if self._waiting is not None or self._stopped or self._write_blocked:
             return None
-        frame = self._put_off
-        if frame is None:
-            frame = self._frames.next_frame()
-        else:
-            self._put_off = None
+        frame = self._frames.next_frame()
         while self._lost and frame is not None and frame[:2] != _PRODUCE_KEY:
             frame = self._frames.next_frame()
         if frame is None:
-            return None
-        if len(frame) > LONG_BYTES and not self._may_take(len(frame)):
-            self._put_off = frame
-            self._rest(0.0)
             return None
         if self._held is not None:
             self._held.cancel()
             self._held = None
         return frame
-
-    def _may_take(self, size: int) -> bool:
-        long_requests = self._services.long_requests
-        return long_requests is None or long_requests.may_take(size)
 
     def _let_go(self) -> None:
         """Send a response that was held for the next request, as no request follows."""
@@ -360,12 +375,7 @@ class KafkaServerConnection(asyncio.Protocol):
         if isinstance(reply, asyncio.Future) or reply is NO_REPLY or api_key in _WRITTEN_AT_ONCE:
             return reply
         future = self._services.loop.create_future()
-
-        def give() -> None:
-            if not future.done():
-                future.set_result(reply)
-
-        self._services.loop.call_soon(give)
+        future.set_result(reply)
         return future
 
     def _answered(self, api_key: int, request: Any) -> None:
@@ -431,7 +441,7 @@ class KafkaServerConnection(asyncio.Protocol):
         correlation_id: int,
         keep: Callable[[list[bytes]], None] | None,
     ) -> None:
-        def done(future: asyncio.Future[Any]) -> None:
+        def answer() -> None:
             self._waiting = None
             if self._stopped or future.cancelled():
                 return
@@ -448,10 +458,11 @@ class KafkaServerConnection(asyncio.Protocol):
             except Exception:
                 self._failed()
             self._flush()
-            self._continue()
+            if self._is_ready():
+                self._work()
 
         self._waiting = future
-        future.add_done_callback(done)
+        future.add_done_callback(lambda _: self._turns.run(self.share, answer))
 
     def _failed(self) -> None:
         if self._login is None:

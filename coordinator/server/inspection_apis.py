@@ -99,7 +99,7 @@ def list_transactions(
     services: Services, request: inspection.ListTransactionsRequest, asked: Asked
 ) -> inspection.ListTransactionsResponse | asyncio.Future[inspection.ListTransactionsResponse]:
     """Return the ids that this broker leads; an administrator asks all brokers."""
-    return services.work_queue.run(_listed(services, request))
+    return services.work_queue.run(_listed(services, request), asked.connection.share)
 
 
 def _listed(

@@ -83,7 +83,7 @@ def produce(
 
     Very large batches are checked in slices, and other clients have a turn in between.
     """
-    return services.work_queue.run(_produced(services, request, asked))
+    return services.work_queue.run(_produced(services, request, asked), asked.connection.share)
 
 
 def _produced(
@@ -206,7 +206,7 @@ def list_offsets(
 
     Long searches by time are done in slices, and other clients have a turn in between.
     """
-    return services.work_queue.run(_listed(services, request, asked))
+    return services.work_queue.run(_listed(services, request, asked), asked.connection.share)
 
 
 def _listed(

@@ -21,7 +21,7 @@ from fencepost.coordinator.server.leaders import NO_LEADER
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.storage import Gate
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import LongRequests, WorkQueue
+from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
@@ -55,8 +55,8 @@ class Services(NamedTuple):
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
-    long_requests: LongRequests | None = None
-    """Keeps turns of the loop short; None if the loop is not shared with other clients."""
+    turns: FairTurns | None = None
+    """Divides the loop's time among clients; None if the loop is not shared with other clients."""
 
     @overload
     def ask(self, request: Asks[R]) -> R: ...
@@ -119,6 +119,10 @@ class Services(NamedTuple):
 
 class OpenConnection(Protocol):
     """A client's connection, as long as it is there."""
+
+    @property
+    def share(self) -> Share:
+        """Its share of the server's time."""
 
     @property
     def is_closed(self) -> bool:

@@ -1,168 +1,274 @@
-"""Long work in turns of the loop, so that other clients never wait for long.
+"""The server's time, divided fairly among its clients, in short turns of the loop.
 
-A handler of a long list pauses between turns, and one turn takes only some of the long requests. Work on
-records and names is done in slices. One piece of sliced work runs at a time, in the order of arrival, one
-slice per turn. A batch that is being read may take 64 MiB: the queue bounds the memory that all clients
-together can take.
+All work for clients comes in pieces: the requests that a connection sent, a part of a long handler, a slice of
+sliced work, writing a long response. A piece runs at once while no other one waits. Then pieces wait for their
+turn, those of clients that used less time first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
-from collections import deque
+import heapq
+import itertools
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 from fencepost.coordinator.codec.schema import UNCOUNTED_BYTES
-from fencepost.coordinator.protocol.slices import Sliced
+from fencepost.coordinator.protocol.slices import MEDIUM, Sliced
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.server.services import Services
+    from fencepost.coordinator.server.services import Asked, Services
 
 R = TypeVar("R")
 P = ParamSpec("P")
 
+TURN_S: Final = 0.02
+"""Time after which no further piece of work runs in a turn of the loop, in s."""
+PIECE_S: Final = 0.001
+"""Time after which a connection takes no further request in one piece of work, in s."""
+
+
+class Share:
+    """One client's share of the server's time.
+
+    `due_s` is the virtual time of its next piece of work. Virtual time is what start-time fair queueing goes
+    by: that of a client moves on by the seconds that its work took.
+    """
+
+    __slots__ = ("due_s",)
+
+    def __init__(self) -> None:
+        self.due_s = 0.0
+
+
+class FairTurns:
+    """Runs pieces of work, in turns of at most `TURN_S` and one piece.
+
+    Its clock is the running loop's.
+    """
+
+    __slots__ = (
+        "_began_s",
+        "_clock",
+        "_is_armed",
+        "_is_crowded",
+        "_now_s",
+        "_numbers",
+        "_spent_s",
+        "_waiting",
+    )
+
+    def __init__(self) -> None:
+        self._clock: Callable[[], float] | None = None
+        self._waiting: list[tuple[float, int, Share, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._now_s = 0.0
+        """Virtual time: when the piece was due that runs, or ran last."""
+        self._spent_s = 0.0
+        self._began_s = 0.0
+        self._is_armed = False
+        self._is_crowded = False
+        """True while a piece runs, others wait, or the time of this turn is over."""
+
+    def run(self, share: Share, piece: Callable[[], None]) -> None:
+        """Run a piece of work for a client: now if no other one waits, else in its turn."""
+        if self._is_crowded:
+            heapq.heappush(self._waiting, (self.due_s(share), next(self._numbers), share, piece))
+            self._arm()
+            return
+        clock = self._clock
+        if clock is None:
+            clock = self._clock = asyncio.get_running_loop().time
+        due_s = share.due_s
+        if due_s < self._now_s:
+            due_s = self._now_s
+        self._now_s = due_s
+        self._is_crowded = True
+        self._began_s = began_s = clock()
+        try:
+            piece()
+        finally:
+            took_s = clock() - began_s
+            share.due_s = due_s + took_s
+            self._spent_s += took_s
+            if self._spent_s >= TURN_S:
+                self._arm()
+            elif not self._waiting:
+                self._is_crowded = False
+
+    @property
+    def is_long(self) -> bool:
+        """True if the piece that runs has run for `PIECE_S`."""
+        assert self._clock is not None
+        return self._clock() - self._began_s >= PIECE_S
+
+    def due_s(self, share: Share) -> float:
+        """Return the virtual time for the next work of a client."""
+        return max(share.due_s, self._now_s)
+
+    def _arm(self) -> None:
+        if not self._is_armed:
+            self._is_armed = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._is_armed = False
+        self._spent_s = 0.0
+        for _ in range(len(self._waiting)):
+            _, _, share, piece = heapq.heappop(self._waiting)
+            self._is_crowded = False
+            self.run(share, piece)
+            if self._spent_s >= TURN_S:
+                break
+        self._is_crowded = bool(self._waiting) or self._is_armed
+        if self._waiting:
+            self._arm()
+
+
 WORK_PER_TURN = 5_000
-"""Work that a handler does in one turn of the loop, in cheap elements of a request."""
+"""Work that a handler does in one piece, in cheap elements of a request."""
 CHANGE = 250
 """Cost of a change of the cluster's topics, in such elements."""
+LONG_BYTES: Final = UNCOUNTED_BYTES
+"""Requests above this size are long."""
 
 Work: TypeAlias = Generator[int, None, R]
 """A handler's work: it yields the amount done since its last yield, and returns the response."""
+Request = TypeVar("Request")
 
 
 def in_turns(
-    handler: Callable[Concatenate[Services, P], Work[R]],
-) -> Callable[Concatenate[Services, P], R | asyncio.Future[R]]:
-    """Make a handler of a generator. It returns the response after one turn, else a future of it.
+    handler: Callable[[Services, Request, Asked], Work[R]],
+) -> Callable[[Services, Request, Asked], R | asyncio.Future[R]]:
+    """Make a handler of a generator. It returns the response after one piece, else a future of it.
 
     If the loop is not shared, it always returns the response.
     """
 
     @functools.wraps(handler)
-    def answer(services: Services, /, *args: P.args, **kwargs: P.kwargs) -> R | asyncio.Future[R]:
-        work = handler(services, *args, **kwargs)
+    def answer(services: Services, request: Request, asked: Asked) -> R | asyncio.Future[R]:
+        work = handler(services, request, asked)
+        turns = services.turns
         try:
-            _work_one_turn(work)
-            while services.long_requests is None:
-                _work_one_turn(work)
+            _do_one_piece(work)
+            while turns is None:
+                _do_one_piece(work)
         except StopIteration as finished:
             response: R = finished.value
             return response
-        return services.loop.create_task(_finish(work))
+        future: asyncio.Future[R] = services.loop.create_future()
+        share = asked.connection.share
+
+        def go_on() -> None:
+            if future.done():
+                work.close()
+                return
+            try:
+                _do_one_piece(work)
+            except StopIteration as finished:
+                future.set_result(finished.value)
+            except Exception as error:
+                future.set_exception(error)
+            else:
+                turns.run(share, go_on)
+
+        turns.run(share, go_on)
+        return future
 
     return answer
 
 
-def _work_one_turn(work: Work[Any]) -> None:
+def _do_one_piece(work: Work[Any]) -> None:
     done = 0
     while done < WORK_PER_TURN:
         done += next(work)
 
 
-async def _finish(work: Work[R]) -> R:
-    while True:
-        await asyncio.sleep(0)
-        try:
-            _work_one_turn(work)
-        except StopIteration as finished:
-            response: R = finished.value
-            break
-    await asyncio.sleep(0)  # writing a long response takes another turn
-    return response
-
-
-LONG_BYTES: Final = UNCOUNTED_BYTES
-"""Requests above this size are long."""
-_BYTES_PER_TURN: Final = 1 << 18
-
-
-class LongRequests:
-    """The long requests that all connections of a broker take in one turn of the loop."""
-
-    __slots__ = ("_loop", "_taken")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._taken = 0
-
-    def may_take(self, size: int) -> bool:
-        """Return true if one of that size may be taken now. The first one of a turn always may."""
-        if self._taken == 0:
-            self._loop.call_soon(self._renew)
-        elif self._taken + size > _BYTES_PER_TURN:
-            return False
-        self._taken += size
-        return True
-
-    def _renew(self) -> None:
-        self._taken = 0
-
-
 T = TypeVar("T")
 
 
-class WorkQueue:
-    """A queue of sliced work on the running loop."""
+class _Queued(NamedTuple):
+    """Sliced work that is not done."""
 
-    def __init__(self) -> None:
+    work: Sliced[Any]
+    future: asyncio.Future[Any]
+    share: Share
+
+
+class WorkQueue:
+    """Queues of sliced work on the running loop, one for each size (`MEDIUM`, `LARGE`).
+
+    One piece of work runs at a time in each of them, which bounds the memory that all clients together take:
+    a batch that is being read may take 64 MiB. Work of clients that used less time is first.
+    """
+
+    def __init__(self, turns: FairTurns | None = None) -> None:
         self.slices = 0
         """The number of slices after first ones. Work that sees it change was interrupted."""
-        self._queue: deque[tuple[Sliced[Any], asyncio.Future[Any]]] = deque()
-        self._handle: asyncio.Handle | None = None
+        self._turns = FairTurns() if turns is None else turns
+        self._waiting: dict[int, list[tuple[float, int, _Queued]]] = {}
+        self._current: dict[int, _Queued] = {}
+        self._numbers = itertools.count()
 
     @property
     def is_idle(self) -> bool:
         """True if no work waits for its next slice."""
-        return not self._queue
+        return not self._current and not any(self._waiting.values())
 
-    def run(self, work: Sliced[T]) -> T | asyncio.Future[T]:
+    def run(self, work: Sliced[T], share: Share) -> T | asyncio.Future[T]:
         """Run the first slice now: the result, or a future of it if more slices follow.
 
         The first slice is short by definition: it need not wait for the work of others. To cancel the future
         ends the work.
         """
         try:
-            next(work)
+            size = next(work)
         except StopIteration as end:
             result: T = end.value
             return result
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._queue.append((work, future))
-        self._arm(loop)
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._wait(_Queued(work, future, share), size or MEDIUM)
         return future
 
     def close(self) -> None:
         """End all work."""
-        for work, future in self._queue:
-            work.close()
-            future.cancel()
-        self._queue.clear()
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
+        waiting = (each for queue in self._waiting.values() for _, _, each in queue)
+        for queued in (*self._current.values(), *waiting):
+            queued.work.close()
+            queued.future.cancel()
+        self._current.clear()
+        self._waiting.clear()
 
-    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._handle is None and self._queue:
-            self._handle = loop.call_soon(self._slice, loop)
+    def _wait(self, queued: _Queued, size: int) -> None:
+        place = self._turns.due_s(queued.share), next(self._numbers)
+        heapq.heappush(self._waiting.setdefault(size, []), (*place, queued))
+        self._begin(size)
 
-    def _slice(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._handle = None
+    def _begin(self, size: int) -> None:
+        """Begin with the next work of a size, unless another one is under way."""
+        if size not in self._current and self._waiting.get(size):
+            _, _, queued = heapq.heappop(self._waiting[size])
+            self._current[size] = queued
+            self._turns.run(queued.share, functools.partial(self._slice, size, queued))
+
+    def _slice(self, size: int, queued: _Queued) -> None:
+        if self._current.get(size) is not queued:
+            return  # closed
         self.slices += 1
-        work, future = self._queue[0]
+        work, future, share = queued
+        wanted: int | None = None
         try:
             if future.done():
                 work.close()
-                self._queue.popleft()
-            else:
-                next(work)
+            elif (wanted := next(work)) is None or wanted == size:
+                self._turns.run(share, functools.partial(self._slice, size, queued))
+                return
         except StopIteration as end:
-            self._queue.popleft()
             future.set_result(end.value)
         except Exception as error:
-            self._queue.popleft()
             future.set_exception(error)
-        finally:
-            self._arm(loop)
+        del self._current[size]
+        if wanted is not None:
+            self._wait(queued, wanted)
+        self._begin(size)

@@ -27,6 +27,7 @@ from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster_apis import metadata
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.services import Asked
+from fencepost.coordinator.server.turns import Share
 from fencepost.simulation.embedded.settings import utf_8
 
 Text: TypeAlias = bytes | str | None
@@ -54,6 +55,9 @@ class _Inside:
     """The connection of requests without a client."""
 
     is_closed = False
+
+    def __init__(self) -> None:
+        self.share = Share()
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

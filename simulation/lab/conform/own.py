@@ -50,7 +50,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import WorkQueue
+from fencepost.coordinator.server.turns import Share, WorkQueue
 from fencepost.simulation.lab.conform.targets import (
     TARGET_RULES,
     TASKS_ARE_VALID,
@@ -138,6 +138,9 @@ class _Connection:
     """A connection without a socket: the broker has the real one."""
 
     is_closed = False
+
+    def __init__(self) -> None:
+        self.share = Share()
 
     def close(self) -> None:
         """Do nothing: there is nothing to close."""
