@@ -1,18 +1,20 @@
 """Compressed records, opened as strictly as clients open them, and never beyond a fixed size.
 
 A few hundred bytes can stand for gigabytes. So each codec first gets room for a common ratio. Records that
-need more are opened in further slices. Those that exceed `MAX_UNCOMPRESSED_BYTES` are refused before they
-take more memory than that.
+need more are opened anew with more room: work of the size `MEDIUM`, then `LARGE`. Until its turn comes, such
+work holds nothing. Records that exceed `MAX_UNCOMPRESSED_BYTES` are refused before they take more memory than
+that.
 """
 
 from __future__ import annotations
 
+import itertools
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.slices import Sliced, at_once
+from fencepost.coordinator.protocol.slices import LARGE, MEDIUM, Sliced, at_once
 
 MAX_UNCOMPRESSED_BYTES: Final = 1 << 26
 """The size limit of the records of one compressed batch (64 MiB)."""
@@ -23,6 +25,8 @@ _QUICK_BYTES, _QUICK_TIMES, _GROWTH = 1 << 18, 8, 16
 """The room that the first slice has: this many bytes, or this many times the input. Later ones get more."""
 _SLICE_BYTES: Final = 1 << 22
 """The size that one slice of a stream may have."""
+_SNAPPY_TIMES: Final = 22
+"""The most that snappy compresses: a copy of 64 bytes takes three."""
 _SLICE_BLOCKS: Final = 4_096
 """Snappy blocks that one slice opens; a block may be empty."""
 SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
@@ -72,8 +76,13 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
     :raises ValueError: if the data is cut short, or continues behind the end.
     :raises zlib.error: if it is not gzip.
     """
-    stream = zlib.decompressobj(wbits=_GZIP)
-    found = stream.decompress(data, min(most + 1, max(_QUICK_BYTES, _QUICK_TIMES * len(data), _SLICE_BYTES)))
+    for room in _rooms(data):
+        stream = zlib.decompressobj(wbits=_GZIP)
+        found = stream.decompress(data, min(most + 1, room))
+        if stream.eof or not stream.unconsumed_tail or len(found) > most or room > _SLICE_BYTES:
+            break
+        del found
+        yield _size_of(room * _GROWTH)
     if not stream.eof and stream.unconsumed_tail and len(found) <= most:
         pieces, size = [found], len(found)
         while not stream.eof and stream.unconsumed_tail and size <= most:
@@ -93,9 +102,11 @@ def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
     import cramjam
 
     if not data.startswith(SNAPPY_STREAM):
-        if _unsnapped_bytes(cramjam, data, most) > _QUICK_BYTES:
-            yield
+        if (size := _unsnapped_bytes(cramjam, data, most)) > _QUICK_BYTES:
+            yield _size_of(size)
         return bytes(cramjam.snappy.decompress_raw(data))
+    if _QUICK_BYTES < _SNAPPY_TIMES * len(data):
+        yield _size_of(_SNAPPY_TIMES * len(data))
     found = bytearray()
     at = len(SNAPPY_STREAM)
     blocks = pause_at = 0
@@ -131,8 +142,7 @@ def _into_room(name: str) -> _Decompress:
         import cramjam
 
         codec = getattr(cramjam, name)
-        size = max(_QUICK_BYTES, _QUICK_TIMES * len(data))
-        while True:
+        for size in _rooms(data):
             room = bytearray(min(size, most))
             try:
                 return bytes(memoryview(room)[: codec.decompress_into(data, room)])
@@ -141,11 +151,21 @@ def _into_room(name: str) -> _Decompress:
                     raise
                 if size >= most:
                     raise TooLong from None
-                size *= _GROWTH
             del room
-            yield
+            yield _size_of(size * _GROWTH)
+        raise AssertionError("there is always more room")
 
     return decompress
+
+
+def _rooms(data: bytes) -> Iterator[int]:
+    """Return the room for each attempt, in bytes."""
+    size = max(_QUICK_BYTES, _QUICK_TIMES * len(data))
+    return (size * _GROWTH**attempt for attempt in itertools.count())
+
+
+def _size_of(room: int) -> int:
+    return MEDIUM if room <= _SLICE_BYTES else LARGE
 
 
 _CODECS: Final[tuple[tuple[str, _Decompress], ...]] = (

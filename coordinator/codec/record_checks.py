@@ -16,7 +16,7 @@ from fencepost.coordinator.codec.batches import COMPRESSION, HEADER_BYTES, LOG_A
 from fencepost.coordinator.codec.compression import opening
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import RecordError, RefusedRecords
-from fencepost.coordinator.protocol.slices import Sliced
+from fencepost.coordinator.protocol.slices import LARGE, MEDIUM, Sliced
 
 MAX_RECORDS: Final = 1_000_000
 """The number of records that one batch may have."""
@@ -28,6 +28,7 @@ MAX_RECORD_ERRORS: Final = 1_000
 """The number of refused records that a response names for one batch."""
 SLICE_RECORDS: Final = 4_096
 """The number of records, or of their headers, that one slice reads."""
+_MEDIUM_RECORDS: Final = 16 * SLICE_RECORDS
 INT, LONG = 5, 10
 """Bytes of the longest varint of 32 and of 64 bits."""
 _NULL = 1
@@ -81,6 +82,8 @@ def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules)
         reason = f"a batch of {header.records} records, at most {MAX_RECORDS}: send smaller batches"
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason)
     compression = header.attributes & COMPRESSION
+    if header.records > SLICE_RECORDS:
+        yield MEDIUM if header.records <= _MEDIUM_RECORDS else LARGE
     try:
         if compression:
             data, start = (yield from opening(compression, bytes(batch[HEADER_BYTES:]))), 0
