@@ -1,8 +1,8 @@
 """The server's time, divided fairly among its clients, in short turns of the loop.
 
-All work for clients comes in pieces: the requests that a connection sent, a part of a long handler, a slice of
-sliced work, writing a long response. A piece runs at once while no other one waits. Then pieces wait for their
-turn, those of clients that used less time first.
+All work for clients comes in pieces: the requests that a connection sent, a part of a long handler, a slice
+of sliced work, writing a long response. A piece runs at once while no other one waits. Then pieces wait for
+their turn, those of clients that used less time first.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import asyncio
 import functools
 import heapq
 import itertools
+from collections import deque
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from fencepost.coordinator.codec.schema import UNCOUNTED_BYTES
 from fencepost.coordinator.protocol.slices import MEDIUM, Sliced
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.services import Asked, Services
 
 R = TypeVar("R")
-P = ParamSpec("P")
 
-TURN_S: Final = 0.02
+TURN_S: Final = 0.1
 """Time after which no further piece of work runs in a turn of the loop, in s."""
+_NOTED_S: Final = TURN_S / 4
+"""Work of this many seconds may be counted in a later turn: to notice each turn would cost too much."""
 PIECE_S: Final = 0.001
 """Time after which a connection takes no further request in one piece of work, in s."""
 
@@ -32,14 +34,16 @@ PIECE_S: Final = 0.001
 class Share:
     """One client's share of the server's time.
 
-    `due_s` is the virtual time of its next piece of work. Virtual time is what start-time fair queueing goes
-    by: that of a client moves on by the seconds that its work took.
+    `due_s` is the virtual time of its next piece of work, as in start-time fair queueing: that of a client
+    moves on by the seconds that its work took.
     """
 
-    __slots__ = ("due_s",)
+    __slots__ = ("due_s", "piece")
 
     def __init__(self) -> None:
         self.due_s = 0.0
+        self.piece: Callable[[], None] | None = None
+        """Its next piece of work, while it is among the light clients that wait."""
 
 
 class FairTurns:
@@ -53,20 +57,28 @@ class FairTurns:
         "_clock",
         "_is_armed",
         "_is_crowded",
+        "_light",
         "_now_s",
         "_numbers",
+        "_runs",
         "_spent_s",
         "_waiting",
     )
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
+        self._light: deque[Share] = deque()
+        """Clients that used hardly more time than others, in the order of their work. A heap of them would
+        keep the garbage collector busy."""
         self._waiting: list[tuple[float, int, Share, Callable[[], None]]] = []
+        """Heap of the work of other clients, by its virtual time."""
         self._numbers = itertools.count()
         self._now_s = 0.0
         """Virtual time: when the piece was due that runs, or ran last."""
         self._spent_s = 0.0
         self._began_s = 0.0
+        self._runs: Share | None = None
+        """The client whose piece runs."""
         self._is_armed = False
         self._is_crowded = False
         """True while a piece runs, others wait, or the time of this turn is over."""
@@ -74,28 +86,33 @@ class FairTurns:
     def run(self, share: Share, piece: Callable[[], None]) -> None:
         """Run a piece of work for a client: now if no other one waits, else in its turn."""
         if self._is_crowded:
-            heapq.heappush(self._waiting, (self.due_s(share), next(self._numbers), share, piece))
+            due_s = self.due_s(share)
+            if share.piece is None and due_s <= self._now_s + PIECE_S:
+                share.piece = piece
+                self._light.append(share)
+            else:
+                heapq.heappush(self._waiting, (due_s, next(self._numbers), share, piece))
             self._arm()
             return
         clock = self._clock
         if clock is None:
             clock = self._clock = asyncio.get_running_loop().time
         due_s = share.due_s
-        if due_s < self._now_s:
-            due_s = self._now_s
+        due_s = max(due_s, self._now_s)
         self._now_s = due_s
         self._is_crowded = True
+        self._runs = share
         self._began_s = began_s = clock()
         try:
             piece()
         finally:
             took_s = clock() - began_s
+            self._runs = None
             share.due_s = due_s + took_s
             self._spent_s += took_s
-            if self._spent_s >= TURN_S:
+            if self._spent_s >= _NOTED_S:
                 self._arm()
-            elif not self._waiting:
-                self._is_crowded = False
+            self._is_crowded = bool(self._light or self._waiting) or self._spent_s >= TURN_S
 
     @property
     def is_long(self) -> bool:
@@ -105,6 +122,9 @@ class FairTurns:
 
     def due_s(self, share: Share) -> float:
         """Return the virtual time for the next work of a client."""
+        if share is self._runs:
+            assert self._clock is not None
+            return self._now_s + self._clock() - self._began_s
         return max(share.due_s, self._now_s)
 
     def _arm(self) -> None:
@@ -113,17 +133,24 @@ class FairTurns:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
-        self._is_armed = False
+        light, waiting = self._light, self._waiting
+        self._is_armed = self._is_crowded = False
         self._spent_s = 0.0
-        for _ in range(len(self._waiting)):
-            _, _, share, piece = heapq.heappop(self._waiting)
-            self._is_crowded = False
-            self.run(share, piece)
-            if self._spent_s >= TURN_S:
-                break
-        self._is_crowded = bool(self._waiting) or self._is_armed
-        if self._waiting:
-            self._arm()
+        try:
+            for _ in range(len(light) + len(waiting)):
+                if waiting and (not light or waiting[0][0] < self._now_s):
+                    _, _, share, piece = heapq.heappop(waiting)
+                else:
+                    share = light.popleft()
+                    piece, share.piece = cast("Callable[[], None]", share.piece), None
+                self._is_crowded = False
+                self.run(share, piece)
+                if self._spent_s >= TURN_S:
+                    break
+        finally:
+            if light or waiting:
+                self._is_crowded = True
+                self._arm()
 
 
 WORK_PER_TURN = 5_000

@@ -69,7 +69,9 @@ def in_rounds(subtopologies: Sequence[Subtopology]) -> dict[str, int] | None:
             for sink in one.repartition_sink_topics:
                 if sink in counts:
                     continue
-                found = [counts[topic.name] for topic in one.repartition_source_topics if topic.name in counts]
+                found = [
+                    counts[topic.name] for topic in one.repartition_source_topics if topic.name in counts
+                ]
                 found += [IMAGE.by_name[topic].partitions for topic in one.source_topics]
                 if found:
                     counts[sink] = max(found)

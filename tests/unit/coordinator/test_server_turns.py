@@ -1,0 +1,161 @@
+"""How the server's time is divided among clients. A clock that stands still but for the work counts it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from fencepost.coordinator.protocol.slices import LARGE, MEDIUM, Sliced
+from fencepost.coordinator.server import turns
+from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
+
+
+class Worked:
+    """A clock that only work moves, and the names of those who worked."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.names: list[str] = []
+
+    def piece(self, name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            self.names.append(name)
+            self.now_s += seconds
+
+        return run
+
+
+@pytest.fixture
+def worked() -> Worked:
+    return Worked()
+
+
+@pytest.fixture
+def fair(worked: Worked) -> FairTurns:
+    fair = FairTurns()
+    fair._clock = lambda: worked.now_s
+    return fair
+
+
+async def a_turn() -> None:
+    await asyncio.sleep(0)
+
+
+async def test_work_runs_at_once_until_a_turn_is_over(fair: FairTurns, worked: Worked) -> None:
+    for _ in range(200):
+        fair.run(Share(), worked.piece("x", turns.TURN_S / 50))
+    assert 50 <= len(worked.names) <= 51
+    await a_turn()
+    assert 100 <= len(worked.names) <= 102
+
+
+async def test_a_light_client_does_not_wait_for_all_that_heavy_ones_want(
+    fair: FairTurns, worked: Worked
+) -> None:
+    heavy = [Share() for _ in range(50)]
+
+    def again(share: Share) -> Callable[[], None]:
+        def run() -> None:
+            worked.piece("heavy", 0.01)()
+            fair.run(share, run)
+
+        return run
+
+    for share in heavy:
+        fair.run(share, again(share))
+    for _ in range(50):  # all of them had a few pieces
+        await a_turn()
+    fair.run(Share(), worked.piece("light", 0.0001))
+    before = len(worked.names)
+    while "light" not in worked.names:
+        await a_turn()
+        assert len(worked.names) - before < 60, "a light client waits for more than one round"
+    assert worked.names.index("light") - before <= 1
+
+
+async def test_heavy_clients_share_the_time_that_light_ones_leave(fair: FairTurns, worked: Worked) -> None:
+    def again(share: Share, name: str, seconds: float) -> Callable[[], None]:
+        def run() -> None:
+            worked.piece(name, seconds)()
+            fair.run(share, run)
+
+        return run
+
+    for name, seconds in (("a", 0.09), ("b", 0.09), ("c", 0.0005)):
+        share = Share()
+        fair.run(share, again(share, name, seconds))
+    for _ in range(2_000):
+        await a_turn()
+    counts = {name: worked.names.count(name) for name in "abc"}
+    assert abs(counts["a"] - counts["b"]) <= 1
+    assert counts["a"] > 10
+    assert 150 <= counts["c"] / counts["a"] <= 200, "each has the same time"
+
+
+async def test_a_piece_that_fails_does_not_stop_the_others(fair: FairTurns, worked: Worked) -> None:
+    def fail() -> None:
+        worked.now_s += turns.TURN_S
+        raise ZeroDivisionError
+
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    with pytest.raises(ZeroDivisionError):
+        fair.run(Share(), fail)
+    fair.run(Share(), fail)
+    fair.run(Share(), worked.piece("x", 0.0))
+    await a_turn()
+    await a_turn()
+    assert worked.names == ["x"]
+    assert len(errors) == 1
+
+
+def work(name: str, done: list[str], *sizes: int | None) -> Sliced[str]:
+    for size in sizes:
+        yield size
+        done.append(name)
+    return name
+
+
+async def test_medium_work_does_not_wait_for_large_work() -> None:
+    queue, done = WorkQueue(), list[str]()
+    bombs = [queue.run(work(f"bomb {n}", done, MEDIUM, LARGE, *[None] * 100), Share()) for n in range(20)]
+    small = queue.run(work("small", done, MEDIUM, None, None), Share())
+    assert isinstance(small, asyncio.Future)
+    assert await small == "small"
+    assert done.count("bomb 0") <= 60
+    assert sum(1 for each in done if each.startswith("bomb")) <= 100
+    queue.close()
+    assert all(isinstance(bomb, asyncio.Future) for bomb in bombs)
+
+
+async def test_only_one_work_of_a_size_holds_memory() -> None:
+    queue, held = WorkQueue(), 0
+
+    def holding() -> Sliced[None]:
+        nonlocal held
+        yield LARGE
+        held += 1
+        for _ in range(5):
+            assert held == 1
+            yield
+        held -= 1
+
+    works = [queue.run(holding(), Share()) for _ in range(10)]
+    await asyncio.gather(*(each for each in works if each is not None))
+    assert queue.is_idle
+
+
+async def test_work_of_clients_that_used_less_time_is_first(fair: FairTurns, worked: Worked) -> None:
+    queue, done = WorkQueue(fair), list[str]()
+    greedy, modest = Share(), Share()
+    fair.run(greedy, worked.piece("x", 0.05))
+    running = queue.run(work("running", done, LARGE, None), Share())
+    queue.run(work("greedy", done, LARGE), greedy)
+    last = queue.run(work("modest", done, LARGE), modest)
+    assert isinstance(running, asyncio.Future)
+    assert isinstance(last, asyncio.Future)
+    await last
+    assert done == ["running", "running", "modest"]
+    queue.close()
