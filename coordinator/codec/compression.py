@@ -25,8 +25,6 @@ _QUICK_BYTES, _QUICK_TIMES, _GROWTH = 1 << 18, 8, 16
 """The room that the first slice has: this many bytes, or this many times the input. Later ones get more."""
 _SLICE_BYTES: Final = 1 << 22
 """The size that one slice of a stream may have."""
-_SNAPPY_TIMES: Final = 22
-"""The most that snappy compresses: a copy of 64 bytes takes three."""
 _SLICE_BLOCKS: Final = 4_096
 """Snappy blocks that one slice opens; a block may be empty."""
 SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
@@ -81,7 +79,7 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
         found = stream.decompress(data, min(most + 1, room))
         if stream.eof or not stream.unconsumed_tail or len(found) > most or room > _SLICE_BYTES:
             break
-        del found
+        found = b""
         yield _size_of(room * _GROWTH)
     if not stream.eof and stream.unconsumed_tail and len(found) <= most:
         pieces, size = [found], len(found)
@@ -105,8 +103,8 @@ def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
         if (size := _unsnapped_bytes(cramjam, data, most)) > _QUICK_BYTES:
             yield _size_of(size)
         return bytes(cramjam.snappy.decompress_raw(data))
-    if _QUICK_BYTES < _SNAPPY_TIMES * len(data):
-        yield _size_of(_SNAPPY_TIMES * len(data))
+    if (size := _unsnapped_stream_bytes(cramjam, data, most)) > _QUICK_BYTES:
+        yield _size_of(size)
     found = bytearray()
     at = len(SNAPPY_STREAM)
     blocks = pause_at = 0
@@ -130,6 +128,18 @@ def _unsnapped_bytes(cramjam: Any, block: bytes, most: int) -> int:
     if size > most:
         raise TooLong
     return size
+
+
+def _unsnapped_stream_bytes(cramjam: Any, data: bytes, most: int) -> int:
+    """Return the size of Java's blocks together; `most` for more blocks than one slice opens."""
+    at, size = len(SNAPPY_STREAM), 0
+    for _ in range(_SLICE_BLOCKS):
+        if at >= len(data):
+            return size
+        end = at + 4 + int.from_bytes(data[at : at + 4])
+        size += _unsnapped_bytes(cramjam, data[at + 4 : end], most - size)
+        at = end
+    return most
 
 
 _Decompress: TypeAlias = Callable[[bytes, int], Sliced[bytes]]

@@ -26,6 +26,8 @@ Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
 
 _ZERO_UUID = bytes(16)
 
+MAX_STRING_BYTES = 2**15 - 1
+"""The longest string of a message, in bytes of UTF-8, as in Kafka. Bytes and records have no such limit."""
 MAX_TAGGED_FIELDS = 1_000
 """The most tagged fields in one section."""
 
@@ -177,6 +179,8 @@ def _sized(kafka_type: str, flexible: bool, nullable: bool) -> Reader:
             length, at = data[at] - 1, at + 1
         else:
             length, at = read_length(data, at)
+            if text and length > MAX_STRING_BYTES:
+                raise MalformedFrame(f"string of {length} bytes, expected at most {MAX_STRING_BYTES}")
         if length < 0:
             if length == -1 and nullable:
                 return None, at

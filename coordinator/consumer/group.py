@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -88,6 +89,13 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     def is_subscribed_to(self, topic: str) -> bool:
         """Return true if any member names the topic, or any resolved regular expression matches it."""
         return topic in self.counts.by_name or topic in self.counts.by_regex
+
+    def is_subscribed_to_any(self, topics: frozenset[str]) -> bool:
+        """Return true if it is subscribed to one of them; this takes no longer than the fewer of both."""
+        subscribed = itertools.chain(self.counts.by_name, self.counts.by_regex)
+        if len(topics) > len(self.counts.by_name) + len(self.counts.by_regex):
+            return any(map(self.is_subscribed_to, topics.intersection(subscribed)))
+        return any(map(self.is_subscribed_to, topics))
 
     def settled_for(self, member_id: MemberId) -> bool:
         """Return true if the member has reached the group's newest target."""

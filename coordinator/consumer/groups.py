@@ -242,11 +242,11 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         self.image = after
         if self._newest_topics < 0 or any(topic_id not in before.by_id for topic_id in after.by_id):
             self._newest_topics = after.version
-        names = tuple(changed)
+        names = frozenset(changed)
         for group_id, group in self._groups.items():
             soft = self.soft.groups[group_id]
             soft.version += 1
-            if any(group.is_subscribed_to(name) for name in names):
+            if group.is_subscribed_to_any(names):
                 soft.request_metadata_refresh()
 
     def regular_expressions_resolved(self, event: RegularExpressionsResolved, now_ms: int) -> Outcome:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from fencepost.coordinator.protocol import administration
@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
+from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.cluster import (
     MAX_PARTITIONS,
     check_partitions,
@@ -55,6 +56,7 @@ class _Places(NamedTuple):
 class _Plan(NamedTuple):
     """A topic that can be created."""
 
+    topic_id: TopicId
     name: str
     places: _Places
     configs: Mapping[str, str]
@@ -72,7 +74,7 @@ def create_topics(
         refused = ProtocolError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_RECORDS)
         names = dict.fromkeys(topic.name for topic in request.topics)
         return administration.CreateTopicsResponse(
-            topics=tuple(_created(services, name, refused, validate_only=True) for name in names)
+            topics=tuple(_created(services, name, refused) for name in names)
         )
     twice = _repeated(topic.name for topic in request.topics)
     plans: dict[str, _Plan | ProtocolError] = {}
@@ -91,9 +93,10 @@ def create_topics(
     too_large = _too_large(services, wanted.values(), plans.values())
     if too_large is not None:
         plans |= dict.fromkeys(wanted, ProtocolError(ErrorCode.POLICY_VIOLATION, too_large))
+    made = plans if request.validate_only else _make(services, plans)
     created = []
-    for name, plan in plans.items():
-        created.append(_created(services, name, plan, request.validate_only))
+    for name, plan in made.items():
+        created.append(_created(services, name, plan))
         yield CHANGE if created[-1].error_code is ErrorCode.NONE else 1
     return administration.CreateTopicsResponse(topics=tuple(created))
 
@@ -123,52 +126,72 @@ def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
             )
         written = {name: value for name, value in topic.configs.items() if value is not None}
         configs = read_topic_configs(written, services.cluster.topic_defaults)
-        return _Plan(topic.name, _places_of(services, topic), configs, written)
+        return _Plan(new_topic_id(), topic.name, _places_of(services, topic), configs, written)
     except ProtocolError as error:
         return error
 
 
-def _created(services: Services, name: str, plan: _Plan | ProtocolError, validate_only: bool) -> CreatedTopic:
-    if not isinstance(plan, ProtocolError) and not validate_only:
+def _make(services: Services, plans: Mapping[str, _Plan | ProtocolError]) -> dict[str, _Plan | ProtocolError]:
+    """Create the planned topics, in one change as Kafka's controller does; return the plans as they went."""
+    cluster = services.cluster
+    made: dict[str, _Plan | ProtocolError] = {}
+    topics: list[Topic] = []
+    partitions = 0
+    for name, plan in plans.items():
+        made[name] = plan
+        if isinstance(plan, ProtocolError):
+            continue
+        places = plan.places
         try:
-            services.cluster.check_room(plan.places.partitions)
-            if name in services.cluster.image.by_name:  # other requests ran since it was planned
-                services.cluster.check_new_name(name)
+            cluster.check_room(partitions + places.partitions)
+            if name in cluster.image.by_name:  # other requests ran since it was planned
+                cluster.check_new_name(name)
         except ProtocolError as error:
-            plan = error
+            made[name] = error
+            continue
+        partitions += places.partitions
+        topics.append(
+            Topic(
+                topic_id=plan.topic_id,
+                name=name,
+                partitions=places.partitions,
+                replicas=places.replicas,
+                assignments=places.assignments,
+            )
+        )
+    cluster.add(topics, {plan.name: plan.configs for plan in made.values() if isinstance(plan, _Plan)})
+    return made
+
+
+def _created(services: Services, name: str, plan: _Plan | ProtocolError) -> CreatedTopic:
     if isinstance(plan, ProtocolError):
         return CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
-    if validate_only:
-        topic_id = new_topic_id()
-    else:
-        (created,) = services.cluster.add_topics(
-            {name: plan.places.partitions},
-            plan.configs,
-            replicas=plan.places.replicas,
-            assignments=plan.places.assignments,
-        )
-        topic_id = created.topic_id
     return CreatedTopic(
         name=name,
-        topic_id=topic_id,
+        topic_id=plan.topic_id,
         partitions=plan.places.partitions,
         replication_factor=plan.places.replicas,
         configs=topic_entries(plan.written, services.cluster.topic_defaults),
     )
 
 
-def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
-    """Create a topic that a Streams application needs; why it could not be created, if it was not."""
-    if topic.name in services.cluster.image.by_name:
-        return None
-    wanted = NewTopic(
-        name=topic.name,
-        partitions=topic.partitions,
-        replication_factor=topic.replication_factor or DEFAULT,
-        configs=dict(topic.configs),
-    )
-    created = _created(services, topic.name, _plan(services, wanted), False)
-    return None if created.error_code is ErrorCode.NONE else created.error_message
+def create_internal_topics(services: Services, topics: Sequence[TopicInfo]) -> dict[str, str]:
+    """Create the topics that a Streams application needs; return why some could not be created, by name."""
+    plans = {
+        topic.name: _plan(
+            services,
+            NewTopic(
+                name=topic.name,
+                partitions=topic.partitions,
+                replication_factor=topic.replication_factor or DEFAULT,
+                configs=dict(topic.configs),
+            ),
+        )
+        for topic in topics
+        if topic.name not in services.cluster.image.by_name
+    }
+    made = _make(services, plans)
+    return {name: plan.message for name, plan in made.items() if isinstance(plan, ProtocolError)}
 
 
 def _places_of(services: Services, topic: NewTopic) -> _Places:

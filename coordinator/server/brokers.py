@@ -26,7 +26,8 @@ from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.server.admin_apis import create_internal_topic
+from fencepost.coordinator.server.admin_apis import create_internal_topics
+from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES, Buffers
 from fencepost.coordinator.server.cleaner import Cleaner
 from fencepost.coordinator.server.cluster import KafkaCluster, check_replicas
 from fencepost.coordinator.server.connection import KafkaServerConnection
@@ -74,6 +75,7 @@ class Brokers:
         topic_defaults: TopicDefaults = KAFKA_DEFAULTS,
         max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
         max_connections: int = 10_000,
+        queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES,
         users: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
         racks: Sequence[str | None] = (),
@@ -107,6 +109,7 @@ class Brokers:
         self._intercept = intercept
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
+        self._buffers = Buffers(queued_max_request_bytes)
         self._listeners: tuple[Listener[KafkaServerConnection], ...] = tuple(
             Listener(name, port, max_connections=max_connections, tls=tls)
             for name, port in zip(hosts or (host,) * len(ports), ports, strict=True)
@@ -153,7 +156,7 @@ class Brokers:
             )
             for node_id in self.groups.node_ids
         )
-        self.groups.internal_topics.create = partial(create_internal_topic, self.services[0])
+        self.groups.internal_topics.create = partial(create_internal_topics, self.services[0])
         try:
             for services, listener in zip(self.services, self._listeners, strict=True):
                 await self._listen(services, listener)
@@ -169,7 +172,14 @@ class Brokers:
         table = self._intercept(services.node_id, handlers())
         repeated = RepeatedAnswers(self.cluster, table)
         await listener.open(
-            partial(KafkaServerConnection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
+            partial(
+                KafkaServerConnection,
+                services,
+                table,
+                repeated,
+                max_frame_bytes=self._max_frame_bytes,
+                buffers=self._buffers,
+            )
         )
 
     async def stop_broker(self, node_id: int) -> None:
@@ -255,6 +265,7 @@ class Brokers:
         self._gate.open()
         for listener in self._listeners:
             await listener.close()
+        self._buffers.close()
         if self.storage is not None:
             self.storage.close()
 
@@ -325,6 +336,7 @@ class _BrokerOptions(TypedDict, total=False):
     topic_defaults: TopicDefaults
     max_frame_bytes: int
     max_connections: int
+    queued_max_request_bytes: int
     users: Mapping[str, str] | None
     tls: ssl.SSLContext | None
 

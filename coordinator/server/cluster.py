@@ -122,6 +122,9 @@ class KafkaCluster:
         self.replica_selector: ReplicaSelector | None = None
         """The setting `replica.selector.class`."""
         self.image = TopicsImage()
+        self._counted_of: TopicsImage | None = None
+        self._partitions = 0
+        """The number of partitions in the image that was counted last."""
         self._unified_of = self.image
         self._unified: dict[str, str] = {}
         """The topics of that image under their names with '_' in place of '.'."""
@@ -354,7 +357,10 @@ class KafkaCluster:
 
         :raises ProtocolError: POLICY_VIOLATION.
         """
-        present = sum(topic.partitions for topic in self.image.by_name.values())
+        if self._counted_of is not self.image:
+            self._counted_of = self.image
+            self._partitions = sum(topic.partitions for topic in self.image.by_name.values())
+        present = self._partitions
         if present + partitions > MAX_CLUSTER_PARTITIONS:
             raise ProtocolError(
                 ErrorCode.POLICY_VIOLATION,
@@ -363,32 +369,26 @@ class KafkaCluster:
             )
 
     def add_topics(
-        self,
-        topics: Mapping[str, int],
-        configs: Mapping[str, str] | None = None,
-        *,
-        replicas: int = 1,
-        assignments: tuple[tuple[int, ...], ...] = (),
+        self, topics: Mapping[str, int], configs: Mapping[str, str] | None = None, *, replicas: int = 1
     ) -> tuple[Topic, ...]:
         """Create topics that were checked.
 
         Clients see `replicas` replicas of each partition; there is one log.
         """
         created = tuple(
-            Topic(
-                topic_id=new_topic_id(),
-                name=name,
-                partitions=partitions,
-                replicas=replicas,
-                assignments=assignments,
-            )
+            Topic(topic_id=new_topic_id(), name=name, partitions=partitions, replicas=replicas)
             for name, partitions in topics.items()
         )
-        for topic in created if configs else ():
-            self.set_configs(ConfigKey(ResourceType.TOPIC, topic.name), configs or {})
-        if created:
-            self._change(TopicsImage.of([*self.image.by_name.values(), *created], self.image.version + 1))
+        self.add(created, dict.fromkeys(topics, configs) if configs else {})
         return created
+
+    def add(self, topics: Sequence[Topic], configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Create topics that were checked, in one change; `configs` has their settings by name."""
+        for name, entries in configs.items():
+            if entries:
+                self.set_configs(ConfigKey(ResourceType.TOPIC, name), entries)
+        if topics:
+            self._change(TopicsImage.of([*self.image.by_name.values(), *topics], self.image.version + 1))
 
     def have_topics(self, topics: Mapping[str, int], *, replicas: int = 1) -> None:
         """Create the topics that there are not, and give those that there are as many partitions.

@@ -30,6 +30,7 @@ from fencepost.coordinator.codec.registry import (
 from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.server.accepting import socket_number
+from fencepost.coordinator.server.buffers import UNCOUNTED, Buffers
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
 from fencepost.coordinator.server.repeated import (
@@ -77,13 +78,17 @@ class KafkaServerConnection(asyncio.Protocol):
     """Serves one client. `on_made` and `on_lost` notify the broker, which may return a reason to refuse."""
 
     __slots__ = (
+        "_asking",
+        "_buffers",
         "_frames",
         "_handlers",
         "_heartbeat",
         "_held",
+        "_holds",
         "_host",
         "_is_librdkafka",
         "_is_queued",
+        "_is_starved",
         "_late",
         "_local_host",
         "_login",
@@ -113,6 +118,7 @@ class KafkaServerConnection(asyncio.Protocol):
         repeated: RepeatedAnswers,
         *,
         max_frame_bytes: int,
+        buffers: Buffers | None = None,
         on_made: Callable[[KafkaServerConnection], str | None],
         on_lost: Callable[[KafkaServerConnection], None],
     ) -> None:
@@ -135,6 +141,13 @@ class KafkaServerConnection(asyncio.Protocol):
         self._is_librdkafka = False
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._waiting: asyncio.Future[Any] | None = None
+        self._buffers = buffers or Buffers()
+        self._holds = False
+        """True while the bytes of its requests are counted."""
+        self._is_starved = False
+        """True while the connection is not read from, as all of them together hold too much."""
+        self._asking = 0
+        """Bytes of the request that waits for its response."""
         self._is_queued = False
         """True while requests that came wait for their turn."""
         self._write_blocked = False
@@ -169,6 +182,7 @@ class KafkaServerConnection(asyncio.Protocol):
         if self._held is not None:
             self._held.cancel()
         self._lost = True
+        self._buffers.drop(self)
         if (self._resting or self._is_queued) and not self._stopped and self._login is None:
             # As in Kafka, producers that want no response may disconnect when they have sent everything.
             self._write_blocked = False
@@ -208,8 +222,40 @@ class KafkaServerConnection(asyncio.Protocol):
         if self._waiting is None and not self._write_blocked and not self._is_queued:
             self._is_queued = True
             self._turns.run(self.share, self._work)
-        if self._frames.buffered > _READ_AHEAD_BYTES and self._is_busy:
+        buffered = self._frames.buffered
+        if buffered > UNCOUNTED or self._holds:
+            self._hold()
+            if buffered > _READ_AHEAD_BYTES and self._is_busy:
+                self._transport.pause_reading()
+
+    def _hold(self) -> None:
+        """Count the bytes that are held, and stop reading if all connections hold too much."""
+        size = self._frames.buffered + self._asking
+        self._holds = size > UNCOUNTED
+        if self._lost:
+            return
+        if not self._buffers.hold(self, size if self._holds else 0):
+            self._is_starved = True
             self._transport.pause_reading()
+        elif self._is_starved:
+            self.read_on()
+
+    def read_on(self) -> None:
+        """Read from the socket again, as there is room for requests."""
+        self._is_starved = False
+        if not self.is_closed and not self._is_busy:
+            self._transport.resume_reading()
+
+    @property
+    def unread_bytes(self) -> int:
+        """Bytes of responses that the client has not read."""
+        return 0 if self._lost else self._transport.get_write_buffer_size()
+
+    def cut_off(self, reason: str) -> None:
+        """Close the connection at once, with a line in the log."""
+        self._stopped = True
+        self._log_closed(reason)
+        self._transport.abort()
 
     @property
     def _is_busy(self) -> bool:
@@ -219,17 +265,19 @@ class KafkaServerConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Stop handling requests while the client does not read."""
         self._write_blocked = True
+        self._buffers.unread(self)
 
     def resume_writing(self) -> None:
         """Handle requests again, as the client reads again."""
         self._write_blocked = False
+        self._buffers.unread(self)
         self._continue()
 
     def _is_ready(self) -> bool:
         """Return true if the next request may be handled, which is read then."""
         if self._stopped or self._is_busy:
             return False
-        if not self._lost:
+        if not self._lost and not self._is_starved:
             self._transport.resume_reading()
         return True
 
@@ -256,6 +304,8 @@ class KafkaServerConnection(asyncio.Protocol):
             self._failed()
         if self._held is None:
             self._flush()
+        if self._holds:
+            self._hold()
         if self._stopped:
             self._end()
         elif is_enough:
@@ -307,6 +357,8 @@ class KafkaServerConnection(asyncio.Protocol):
         elif out:
             self._transport.write(b"".join(out))
         out.clear()
+        if self._write_blocked:
+            self._buffers.unread(self)
 
     def _stop(self, reason: str) -> None:
         self._stopped = True
@@ -360,6 +412,8 @@ class KafkaServerConnection(asyncio.Protocol):
         reply = self._in_another_turn(header.api_key, reply) if len(frame) > LONG_BYTES else reply
         if isinstance(reply, asyncio.Future):
             keep = None if question is None else self._repeated.keep_later(question, handler, request)
+            self._asking = len(frame)
+            self._holds |= self._asking > UNCOUNTED
             self._wait(reply, codec, header.correlation_id, keep)
         elif reply is not NO_REPLY:
             answer = codec.encode(header.correlation_id, reply)
@@ -443,6 +497,7 @@ class KafkaServerConnection(asyncio.Protocol):
     ) -> None:
         def answer() -> None:
             self._waiting = None
+            self._asking = 0
             if self._stopped or future.cancelled():
                 return
             try:

@@ -5,7 +5,7 @@ A topic that can't be created is not tried again for a while; members are explai
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -17,10 +17,10 @@ _SHOWN = 3
 
 
 class InternalTopics:
-    """Creates topics with `create`, which returns a reason for a failure, and remembers failures by group."""
+    """Creates topics with `create`, which returns reasons for failures, and remembers failures by group."""
 
     def __init__(self) -> None:
-        self.create: Callable[[TopicInfo], str | None] = lambda topic: None
+        self.create: Callable[[Sequence[TopicInfo]], Mapping[str, str]] = lambda topics: {}
         self._failures: dict[str, dict[str, tuple[int, str]]] = {}
         """By group and topic: the time of the next attempt, and the reason for the failure."""
 
@@ -28,12 +28,8 @@ class InternalTopics:
         """Create the topics that a group waits for, except those that failed less than `retry_ms` ago."""
         before = self._failures.pop(effect.group_id, {})
         failures = {name: failure for name, failure in before.items() if failure[0] > now_ms}
-        for topic in effect.topics:
-            if topic.name in failures:
-                continue
-            problem = self.create(topic)
-            if problem is not None:
-                failures[topic.name] = now_ms + retry_ms, problem
+        problems = self.create([topic for topic in effect.topics if topic.name not in failures])
+        failures |= {name: (now_ms + retry_ms, problem) for name, problem in problems.items()}
         if failures:
             self._failures[effect.group_id] = failures
 

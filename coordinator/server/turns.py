@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 
-TURN_S: Final = 0.1
+TURN_S: Final = 0.05
 """Time after which no further piece of work runs in a turn of the loop, in s."""
 _NOTED_S: Final = TURN_S / 4
 """Work of this many seconds may be counted in a later turn: to notice each turn would cost too much."""

@@ -84,9 +84,9 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         """Return true if the application reads the topic; a group without members reads nothing."""
         return bool(self._members) and topic in self.source_subtopologies
 
-    def needs(self, topic: str) -> bool:
-        """Return true if the topology needs the topic to exist: it is read, or is a changelog."""
-        return self.topology is not None and topic in required_topics(self.topology)
+    def needs_any(self, topics: frozenset[str]) -> bool:
+        """Return true if the topology needs one of the topics to exist: it is read, or is a changelog."""
+        return self.topology is not None and not topics.isdisjoint(required_topics(self.topology))
 
     def hard_state(self) -> dict[str, Any]:
         """Everything that records made, derived values included, to compare with another group."""

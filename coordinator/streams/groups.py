@@ -159,9 +159,9 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
         """Take over the changed topics of the cluster; `changed` has the names of those that differ."""
         self.image = after
-        names = tuple(changed)
+        names = frozenset(changed)
         for group_id, group in self._groups.items():
-            if any(group.needs(name) for name in names):
+            if group.needs_any(names):
                 self.soft.groups[group_id].request_metadata_refresh()
 
     def deadline_reached(self, now_ms: int) -> Outcome | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics
@@ -22,9 +24,10 @@ class Cluster:
         self.problem: str | None = "no room"
         self.tried: list[str] = []
 
-    def create(self, topic: TopicInfo) -> str | None:
-        self.tried.append(topic.name)
-        return self.problem
+    def create(self, topics: Sequence[TopicInfo]) -> dict[str, str]:
+        names = [topic.name for topic in topics]
+        self.tried += names
+        return {} if self.problem is None else dict.fromkeys(names, self.problem)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.server import admin_apis, cluster_apis
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.storage import Storage
+from tests.growth import assert_linear
 
 pytestmark = pytest.mark.real
 
@@ -158,3 +159,14 @@ async def test_a_topic_that_is_named_twice_stays(brokers):
     found = delete(brokers, by_name, TopicReference(name="payments"))
     assert [one.error_code.name for one in found] == ["NONE", "NONE"]
     assert not brokers.cluster.image.by_name
+
+
+async def test_the_work_of_a_request_grows_as_the_number_of_its_topics_does(brokers):
+    services = brokers.services[0]._replace(turns=None)
+
+    def run(size: int) -> Any:
+        topics = tuple(NewTopic(name=f"of.{size}.{number}") for number in range(size))
+        return lambda: admin_apis.create_topics(services, CreateTopicsRequest(topics=topics), ASKED)
+
+    assert_linear(run, 100)
+    assert len(brokers.cluster.image.by_name) == 2 + 8 + 100 + 200

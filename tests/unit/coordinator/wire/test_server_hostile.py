@@ -11,7 +11,6 @@ import socket
 import struct
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 import structlog
+from aiokafka import AIOKafkaProducer
 from kio.index import load_request_schema
 
 from fencepost.coordinator.codec.framing import MalformedFrame
@@ -284,29 +284,54 @@ def served(*, files: int | None = None) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
-async def test_one_turn_of_the_loop_takes_few_long_requests_of_all_clients(broker, monkeypatch):
-    turn, taken = 0, []
-    loop, take = asyncio.get_running_loop(), KafkaServerConnection._take
-
-    def count() -> None:
-        nonlocal turn
-        turn += 1
-        counting[0] = loop.call_soon(count)
-
-    def noted_take(self: KafkaServerConnection, frame: bytes) -> None:
-        taken.append(turn)
-        take(self, frame)
-
-    monkeypatch.setattr(KafkaServerConnection, "_take", noted_take)
+async def test_a_light_client_is_served_between_the_requests_of_many_heavy_ones(broker):
+    light = await Wire.to(broker, "light")
     wires = [await Wire.to(broker) for _ in range(20)]
-    counting = [loop.call_soon(count)]
     for wire in wires:
-        wire.send(10, 4, coordinator_keys=tuple(f"{number:07}" for number in range(15_000)))
-    for wire in wires:
-        await wire.receive()
-    counting[0].cancel()
-    assert len(taken) == 20
-    assert max(Counter(taken).values()) <= 4, "two in a turn; two turns may fall between two counts"
+        for _ in range(3):
+            wire.send(10, 4, coordinator_keys=tuple(f"{number:07}" for number in range(15_000)))
+    waits = [asyncio.create_task(wire.frame()) for wire in wires]
+    served = 0
+    while not all(each.done() for each in waits):
+        await light.ask(18, 3, client_software_name="light", client_software_version="1")
+        served += 1
+    assert served > 2
+
+
+async def test_requests_of_one_connection_do_not_all_come_before_those_of_another(broker):
+    greedy, light = await Wire.to(broker, "greedy"), await Wire.to(broker, "light")
+    config = config_resource(4, "1")
+    for _ in range(200):
+        greedy.send(32, 4, resources=(config,))
+    before = 0
+
+    async def count() -> None:
+        nonlocal before
+        for _ in range(200):
+            await greedy.frame()
+            before += 1
+
+    counting = asyncio.create_task(count())
+    await until(lambda: before > 0)
+    await light.ask(18, 3, client_software_name="light", client_software_version="1")
+    assert before < 200
+    await counting
+
+
+async def test_what_clients_leave_unfinished_has_a_limit_and_others_are_served():
+    limit = 1 << 20
+    async with Broker({"orders": 1}, queued_max_request_bytes=limit) as broker:
+        stalled = [await Wire.to(broker) for _ in range(20)]
+        for wire in stalled:
+            wire.writer.write(struct.pack(">i", 100 << 20) + bytes(2 << 20))
+        await until(lambda: broker._buffers.requests > limit)
+        async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for _ in range(5):
+                await producer.send_and_wait("orders", bytes(100_000))
+        assert broker._buffers.requests < 4 * limit
+        for wire in stalled:
+            await wire.close()
+        await until(lambda: broker._buffers.requests == 0)
 
 
 async def test_what_needs_no_response_counts_though_the_producer_has_gone(broker):
