@@ -27,6 +27,7 @@ from fencepost.coordinator.server.fetch_sessions import (
 )
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.turns import Share
 
 _LEADERS_FROM = 16
 """The first version of Fetch with the current leader in errors."""
@@ -57,7 +58,7 @@ class FetchApi:
         needed = min(request.min_bytes, request.max_bytes)
         if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
             return fetch.reply(found)
-        return _Waiting(fetch, found.positions, needed).future
+        return _Waiting(fetch, found.positions, needed, asked.connection.share).future
 
 
 class _Position(NamedTuple):
@@ -221,39 +222,59 @@ class _Fetch:
         )
 
 
-class _Waiting:
-    """A fetch that waits. It costs one callback per append to its partitions, and one timer."""
+_READ_AT_ONCE = 20
+"""The most partitions that a fetch reads as soon as there are enough records. With more it waits."""
 
-    def __init__(self, fetch: _Fetch, positions: list[_Position], needed: int) -> None:
+
+class _Waiting:
+    """A fetch that waits. An append to one of its partitions costs the same for any number of partitions."""
+
+    def __init__(self, fetch: _Fetch, positions: list[_Position], needed: int, share: Share) -> None:
         loop = fetch.services.loop
         self.future: asyncio.Future[FetchResponse] = loop.create_future()
         self._fetch = fetch
-        self._positions = positions
-        self._needed = needed
-        """Number of bytes that end the wait."""
-        self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
+        self._positions: dict[PartitionLog, list[_Position]] = {}
         for position in positions:
-            position.log.add_listener(self._appended)
+            self._positions.setdefault(position.log, []).append(position)
+        self._ready = {log: self._available(log) for log in self._positions}
+        """The number of bytes that can be read from each log, as of its last append."""
+        self._missing = needed - sum(self._ready.values())
+        """Number of further bytes that end the wait."""
+        self._share = share
+        self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._end)
+        for log in self._positions:
+            log.add_listener(self._appended)
         self.future.add_done_callback(self._stop)
 
-    def _appended(self) -> None:
-        ready, committed = 0, self._fetch.request.committed
-        for position in self._positions:
-            ready += position.log.available(position.offset, committed=committed)
-            log = position.log
-            if ready >= self._needed or log.is_closed or log.epochs.latest != position.leader_epoch:
-                self._finish()
-                return
+    def _available(self, log: PartitionLog) -> int:
+        committed = self._fetch.request.committed
+        return sum(log.available(each.offset, committed=committed) for each in self._positions[log])
+
+    def _appended(self, log: PartitionLog) -> None:
+        ready = self._available(log)
+        self._missing -= ready - self._ready[log]
+        self._ready[log] = ready
+        has_moved = log.epochs.latest != self._positions[log][0].leader_epoch
+        if self._missing <= 0 or log.is_closed or has_moved:
+            self._end()
+
+    def _end(self) -> None:
+        """End the wait: many clients may wait for one append, so long reads take their turns."""
+        self._stop_listening()
+        turns = self._fetch.services.turns
+        if turns is None or len(self._positions) <= _READ_AT_ONCE:
+            self._finish()
+        else:
+            turns.run(self._share, self._finish)
 
     def _finish(self) -> None:
         if not self.future.done():
             self.future.set_result(self._fetch.reply(self._fetch.read()))
-            self._stop_listening()
 
     def _stop(self, future: asyncio.Future[FetchResponse]) -> None:
         self._stop_listening()
 
     def _stop_listening(self) -> None:
         self._timer.cancel()
-        for position in self._positions:
-            position.log.remove_listener(self._appended)
+        for log in self._positions:
+            log.remove_listener(self._appended)

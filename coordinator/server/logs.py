@@ -97,7 +97,7 @@ class PartitionLog:
         self._ends: list[int] = []
         """Bytes of the log up to and with each batch, deleted ones too."""
         self._max_timestamps: list[int] = []
-        self._listeners: dict[Callable[[], None], None] = {}
+        self._listeners: dict[Callable[[PartitionLog], None], None] = {}
         self._has_gaps = False
         """True if batches are missing between others, and not only at the start."""
         self._cleaned_to = -1
@@ -220,7 +220,7 @@ class PartitionLog:
 
     def _notify(self) -> None:
         for listener in tuple(self._listeners):
-            listener()
+            listener(self)
 
     def delete_records(self, offset: int) -> int:
         """Let the log start at `offset`; the offset of the first batch that is still kept, at most that.
@@ -436,11 +436,11 @@ class PartitionLog:
             )
         return end if end[0] < epoch or end[1] < offset else None
 
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call the listener after each append and change of leader until `remove_listener`."""
+    def add_listener(self, listener: Callable[[PartitionLog], None]) -> None:
+        """Call the listener with this log after each append and change of leader until `remove_listener`."""
         self._listeners[listener] = None
 
-    def remove_listener(self, listener: Callable[[], None]) -> None:
+    def remove_listener(self, listener: Callable[[PartitionLog], None]) -> None:
         """Remove a listener, if it is still there."""
         self._listeners.pop(listener, None)
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import dataclasses
 import io
 import struct
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from kio.index import load_request_schema
 from kio.schema.consumer_group_heartbeat.v1 import request as heartbeat_v1
 from kio.schema.metadata.v12 import request as metadata_v12
 from kio.serial import entity_writer
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.codec.reader import entity_reader
 from fencepost.coordinator.codec.registry import ApiKey, codec_of, unsupported_api_versions
 from fencepost.coordinator.codec.writer import unsigned_varint
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
-from tests.kio_objects import milliseconds
+from tests.kio_objects import kio_bytes, milliseconds
 
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
@@ -105,3 +109,27 @@ def test_versions_that_are_not_spoken_have_no_codec():
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0():
     (frame,) = unsupported_api_versions(9)
     assert frame == struct.pack(">iihihhh", len(frame) - 4, 9, 35, 1, 18, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "fields"),
+    [
+        (22, 2, lambda text: {"transactional_id": text, "transaction_timeout": milliseconds(1)}),
+        (10, 4, lambda text: {"key_type": 0, "coordinator_keys": ("g", text)}),
+        (9, 6, lambda text: {"group_id": text, "topics": None}),
+        (18, 3, lambda text: {"client_software_name": text, "client_software_version": "1"}),
+    ],
+    ids=["nullable", "in a list", "group id", "version"],
+)
+def test_strings_have_kafkas_limit(key: int, version: int, fields: Callable[[str], dict[str, Any]]) -> None:
+    schema = load_request_schema(key, version)
+    read = entity_reader(schema)
+    read(kio_bytes(schema(**fields("é" * 16_383 + "x"))), 0)
+    with pytest.raises(MalformedFrame, match="string of 32768 bytes, expected at most 32767"):
+        read(kio_bytes(schema(**fields("é" * 16_384))), 0)
+
+
+def test_bytes_are_longer_than_strings_may_be() -> None:
+    schema = load_request_schema(36, 2)
+    values, _ = entity_reader(schema)(kio_bytes(schema(auth_bytes=bytes(40_000))), 0)
+    assert len(values["auth_bytes"]) == 40_000

@@ -157,7 +157,7 @@ def test_leader_epochs():
 
 def test_watchers_hear_of_appends_and_of_the_end():
     log, heard = PartitionLog(), []
-    watcher = lambda: heard.append(log.high_watermark)  # noqa: E731
+    watcher = lambda of: heard.append(of.high_watermark)  # noqa: E731
     log.add_listener(watcher)
     log.append(batch(b"a"))
     log.close()

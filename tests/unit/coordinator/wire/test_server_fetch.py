@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields
+from fencepost.coordinator.protocol.ids import uuid_from_topic_id
+from fencepost.coordinator.server.brokers import Broker
+from fencepost.coordinator.server.logs import PartitionLog
+from tests.batches import batch
+from tests.kio_objects import milliseconds
+from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields, until
 
 pytestmark = pytest.mark.real
 
@@ -44,3 +49,38 @@ async def test_a_session_that_names_topics_does_not_go_on_with_their_ids(broker,
     reply = await wire.ask(1, 12, **fields | later)
     assert ErrorCode(int(reply.error_code)) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
     assert (await wire.ask(1, 17, **fields | later)).error_code == 0
+
+
+async def test_an_append_looks_at_one_log_of_each_fetch_that_waits(monkeypatch):
+    async with Broker({"wide": 200}) as broker:
+        topic = broker.cluster.image.by_name["wide"]
+        parts = tuple(
+            nested(1, 17, "FetchPartition", partition=number, fetch_offset=0, partition_max_bytes=1 << 20)
+            for number in range(200)
+        )
+        topics = (nested(1, 17, "FetchTopic", topic_id=uuid_from_topic_id(topic.topic_id), partitions=parts),)
+        records = len(batch(b"value"))
+        fields = {"max_wait": milliseconds(60_000), "min_bytes": 3 * records, "forgotten_topics_data": ()}
+        waiting = [await Wire.to(broker) for _ in range(10)]
+        for wire in waiting:
+            wire.send(1, 17, topics=topics, **fields)
+        log = broker.cluster.log(topic, 7)
+        await until(lambda: len(log._listeners) == 10)
+        looked = 0
+        available = PartitionLog.available
+
+        def counted(self: PartitionLog, offset: int, *, committed: bool = False) -> int:
+            nonlocal looked
+            looked += 1
+            return available(self, offset, committed=committed)
+
+        monkeypatch.setattr(PartitionLog, "available", counted)
+        log.append(batch(b"value"))
+        assert looked == 10
+        broker.cluster.log(topic, 8).append(batch(b"value"))
+        assert looked == 20
+        log.append(batch(b"value"))
+        found = [await wire.receive() for wire in waiting]
+        assert not log._listeners
+        for each in found:
+            assert sum(len(part.records or b"") for part in each.responses[0].partitions) == 3 * records
