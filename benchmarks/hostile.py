@@ -9,8 +9,14 @@ empty ones. There are frames with empty tagged fields, and Produce with very man
 frames come from kio's schemas, so a new API is measured without being listed here.
 
 Printed for each input: its size, the response, the longest wait of the first client, and how memory grew.
-The last line says how long SIGTERM takes while the slowest input is served. The exit code is 1 if a wait is
-above one second, memory grew by more than 100 MB, or SIGTERM takes more than two seconds.
+The last line says how long SIGTERM takes while the slowest input is served.
+
+Then come crowds (`--only crowd`): many connections that act together, each kind against a server of its own.
+Printed for each: the longest wait of the first client and the server's CPU time meanwhile, how memory grew,
+and how long SIGTERM takes in the midst of it.
+
+The exit code is 1 if a wait is above one second (of a crowd: of CPU time), memory grew by more than 100 MB
+(by a crowd: 700 MB), or SIGTERM takes more than two seconds.
 """
 
 from __future__ import annotations
@@ -20,7 +26,9 @@ import contextlib
 import itertools
 import json
 import operator
+import os
 import re
+import selectors
 import signal
 import socket
 import struct
@@ -29,9 +37,9 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import cramjam
 from kio.index import load_request_schema
@@ -45,6 +53,10 @@ from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 
 WAIT_S = 1.0
 MEMORY_MB = 100
+CROWD_MEMORY_MB = 700
+"""Twice the budget of 256 MiB, for requests and for responses, and what is not counted."""
+CROWD_S = 6.0
+"""Time that a crowd has, in s."""
 SIGTERM_S = 2.0
 GIVE_UP_S = 60.0
 ASKS_EVERY_S = 0.01
@@ -188,19 +200,13 @@ def of_schemas(size: int, is_wanted: Callable[[str], object] = bool) -> Iterator
 
 def of_codecs(size: int) -> Iterator[Hostile]:
     """One batch of very many empty records, by each codec."""
-    for codec, (number, compress) in CODECS.items():
+    for codec in CODECS:
         count = size // 7 if codec == "none" else 1_000_000
         records = b"".join(
             b"%c\x00\x00" % (2 * (4 + len(delta))) + delta + b"\x01\x01\x00"
             for delta in (unsigned_varint(2 * each) for each in range(count))
         )
-        data = compress(records)
-        fields = struct.pack(">hiqqqhii", number, count - 1, 1, 1, -1, -1, -1, count) + data
-        checksum = _crc32c(fields)
-        batch = struct.pack(">qiibI", 0, 9 + len(fields), -1, 2, checksum) + fields
-        topic = struct.pack(">hi", len(TOPIC), 1)[:2] + TOPIC.encode()
-        body = struct.pack(">hhii", -1, -1, 5_000, 1) + topic + struct.pack(">iii", 1, 0, len(batch)) + batch
-        yield Hostile(f"PRODUCE {count:,} empty records, {codec}", _frame(ApiKey.PRODUCE, 3, body))
+        yield Hostile(f"PRODUCE {count:,} empty records, {codec}", produced(records, count, codec))
 
 
 def _crc32c(data: bytes) -> int:
@@ -209,10 +215,117 @@ def _crc32c(data: bytes) -> int:
     return function()(data)
 
 
+def _text(text: str) -> bytes:
+    return unsigned_varint(len(text) + 1) + text.encode()
+
+
+def _list(elements: Sequence[bytes]) -> bytes:
+    return unsigned_varint(len(elements) + 1) + b"".join(elements)
+
+
+def of_strings_and_topologies() -> Iterator[Hostile]:
+    """A long string, and a chain of repartition topics, the last one first."""
+    body = b"\x00" + _text("i" * 2_000_000) + struct.pack(">i", 1_000) + b"\x00"
+    yield Hostile("INIT_PRODUCER_ID id of 2 MB", _frame(ApiKey.INIT_PRODUCER_ID, 2, body))
+
+    def part(name: str, sources: Sequence[str], reads: Sequence[str], writes: str) -> bytes:
+        topics = [_text(each) + struct.pack(">ih", 0, 1) + b"\x01\x00" for each in reads]
+        own = _text(name) + _list([_text(each) for each in sources]) + b"\x01\x01" + _list([_text(writes)])
+        return own + _list(topics) + b"\x01\x00"
+
+    chain = [part("first", [TOPIC], [], "d0")]
+    chain += (part(f"s{number}", [], [f"d{number}"], f"d{number + 1}") for number in range(1_500))
+    body = b"\x00" + _text("streams") + _text("m" * 22) + struct.pack(">ii", 0, 0) + b"\x00\x00"
+    body += struct.pack(">i", 300_000) + b"\x01" + struct.pack(">i", 1) + _list(chain[::-1]) + b"\x00"
+    body += b"\x01\x01\x01" + _text("p") + b"\xff\x01\x00\x00\x00\x00"
+    yield Hostile("STREAMS_GROUP_HEARTBEAT chain of 1,500", _frame(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, body))
+
+
+def produced(records: bytes, count: int, codec: str) -> bytes:
+    """A Produce request with one batch of records that are encoded already."""
+    number, compress = CODECS[codec]
+    data = compress(records)
+    fields = struct.pack(">hiqqqhii", number, count - 1, 1, 1, -1, -1, -1, count) + data
+    batch = struct.pack(">qiibI", 0, 9 + len(fields), -1, 2, _crc32c(fields)) + fields
+    topic = struct.pack(">hi", len(TOPIC), 1)[:2] + TOPIC.encode()
+    body = struct.pack(">hhii", -1, -1, 5_000, 1) + topic + struct.pack(">iii", 1, 0, len(batch)) + batch
+    return _frame(ApiKey.PRODUCE, 7, body)
+
+
+def _record(value: bytes) -> bytes:
+    body = b"\x00\x00\x00\x01" + unsigned_varint(2 * len(value)) + value + b"\x00"
+    return unsigned_varint(2 * len(body)) + body
+
+
+class Crowd(NamedTuple):
+    """Many connections that act together."""
+
+    name: str
+    connections: int
+    frames: Callable[[int], bytes]
+    """What the connection of that number sends."""
+    reads: bool = True
+    """True if the clients read responses."""
+    good: bytes = b""
+    """The request of the client that waits, if not for versions."""
+
+
+def _small_batch() -> bytes:
+    """Half a megabyte that compresses well, as JSON does."""
+    return produced(_record(b'{"name": "value"}' * 30_000), 1, "zstd")
+
+
+def crowds() -> Iterator[Crowd]:
+    """Crowds of every kind."""
+    resource = b"\x02\x04" + _text("1") + b"\x00\x00" + b"\x01\x01\x00"
+    configs = _frame(ApiKey.DESCRIBE_CONFIGS, 4, resource)
+    yield Crowd("15 x 64 DescribeConfigs", 15, lambda _: 64 * configs)
+    yield Crowd("50 x 64 DescribeConfigs", 50, lambda _: 64 * configs)
+    metadata = _frame(ApiKey.METADATA, 5, struct.pack(">ib", -1, 0))
+    yield Crowd("2,000 x 500 Metadata, unread", 2_000, lambda _: 500 * metadata, reads=False)
+    described = b"\x01" + struct.pack(">i", 2_000) + b"\xff\x00"
+    pages = _frame(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, described)
+    yield Crowd("10 x 2,000 DescribeTopicPartitions", 10, lambda _: 2_000 * pages)
+    unfinished = struct.pack(">i", 100_000_000)
+    yield Crowd("40 x 90 MB of 100 MB", 40, lambda _: unfinished + bytes(90_000_000), reads=False)
+
+    def waiting(number: int) -> bytes:
+        parts = b"".join(struct.pack(">iqi", each % 50, 0, 1 << 20) for each in range(200))
+        body = struct.pack(">iiii", -1, 600_000, 1 << 28, 1 << 29) + b"\x00"
+        return _frame(
+            ApiKey.FETCH, 4, body + struct.pack(">ih", 1, 1) + b"u" + struct.pack(">i", 200) + parts
+        )
+
+    into_u = produced(_record(b"v"), 1, "none").replace(b"\x00\x01" + TOPIC.encode(), b"\x00\x01u", 1)
+    yield Crowd("1,000 fetches of 200 partitions wait", 1_000, waiting, reads=False, good=into_u)
+    bomb = produced(_record(bytes(60_000_000)), 1, "zstd")
+    yield Crowd("20 x 5 zstd bombs of 60 MB", 20, lambda _: 5 * bomb, good=_small_batch())
+
+    def topics(number: int) -> bytes:
+        each = b"".join(
+            struct.pack(">h", len(name)) + name.encode() + struct.pack(">ihii", 1, 1, 0, 0)
+            for name in (f"of-{number}-{one}" for one in range(2_000))
+        )
+        return _frame(ApiKey.CREATE_TOPICS, 2, struct.pack(">i", 2_000) + each + struct.pack(">ib", 1_000, 0))
+
+    yield Crowd("5 x CreateTopics of 2,000", 5, topics)
+
+    def groups(number: int) -> bytes:
+        frames = []
+        for one in range(500):
+            body = _text(f"g{number}-{one}") + _text(f"m{number}-{one}") + struct.pack(">i", 0) + b"\x00\x00"
+            body += struct.pack(">i", 1_000) + _list([_text(TOPIC)]) + b"\x00\x00\x01\x00"
+            frames.append(_frame(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body))
+        return b"".join(frames)
+
+    yield Crowd("40 x 500 groups of one member", 40, groups)
+
+
 def inputs(size: int, part: str) -> Iterator[Hostile]:
     """Those with that text in their names."""
     yield from of_schemas(size, lambda name: part in name.lower())
     yield from (each for each in of_codecs(size) if part in each.name.lower())
+    yield from (each for each in of_strings_and_topologies() if part in each.name.lower())
 
 
 class Server:
@@ -253,6 +366,11 @@ class Server:
         found = re.search(r"VmRSS:\s+(\d+)", status)
         return 0 if found is None else int(found[1]) >> 10
 
+    def cpu_s(self) -> float:
+        """The CPU time that the server used, in s."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def stop_s(self) -> float:
         """Seconds from SIGTERM to the end; the process is killed after a minute."""
         began = time.perf_counter()
@@ -288,9 +406,9 @@ def ask(port: int, frame: bytes) -> int:
 class WellBehaved:
     """A client that asks for versions without a pause, and notes its longest wait."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, frame: bytes = b"") -> None:
         self._port = port
-        self._frame = _frame(ApiKey.API_VERSIONS, 0, b"")
+        self._frame = frame or _frame(ApiKey.API_VERSIONS, 0, b"")
         self._stopped = False
         self._longest = 0.0
         self._asked_at = time.perf_counter()
@@ -298,7 +416,10 @@ class WellBehaved:
         self._thread.start()
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port)) as client:
+        with (
+            contextlib.suppress(OSError, struct.error),
+            socket.create_connection(("127.0.0.1", self._port)) as client,
+        ):
             while not self._stopped:
                 self._asked_at = time.perf_counter()
                 client.sendall(self._frame)
@@ -347,6 +468,70 @@ def measured(server: Server, good: WellBehaved, hostile: Hostile) -> Measured:
     return Measured(hostile.name, len(hostile.frame), answered, took, wait, server.memory_mb() - before)
 
 
+class Together(NamedTuple):
+    """The effect of a crowd."""
+
+    name: str
+    wait_s: float
+    cpu_s: float
+    memory_mb: int
+    sigterm_s: float
+
+    @property
+    def is_fine(self) -> bool:
+        """True if another client was served, and the server ended when it was asked to."""
+        is_quick = min(self.wait_s, self.cpu_s) <= WAIT_S and self.sigterm_s <= SIGTERM_S
+        return is_quick and self.memory_mb <= CROWD_MEMORY_MB
+
+
+def crowded(crowd: Crowd) -> Together:
+    """Let a crowd act against a server of its own."""
+    server = Server()
+    good = WellBehaved(server.port, crowd.good)
+    time.sleep(0.5)
+    before, cpu_s = server.memory_mb(), server.cpu_s()
+    good.longest_s()
+    members = selectors.DefaultSelector()
+    for number in range(crowd.connections):
+        client = socket.create_connection(("127.0.0.1", server.port), GIVE_UP_S)
+        client.setblocking(False)
+        events = selectors.EVENT_WRITE | (selectors.EVENT_READ if crowd.reads else 0)
+        members.register(client, events, memoryview(crowd.frames(number)))
+    most, end = 0, time.perf_counter() + CROWD_S
+    while time.perf_counter() < end:
+        for key, events in members.select(0.05):
+            _act(members, key, events, reads=crowd.reads)
+        most = max(most, server.memory_mb() - before)
+    wait, used = good.longest_s(), server.cpu_s() - cpu_s
+    good.stop()
+    stop_s = server.stop_s()
+    for key in list(members.get_map().values()):
+        key.fileobj.close()  # type: ignore[union-attr]
+    return Together(crowd.name, wait, used, most, stop_s)
+
+
+def _act(members: selectors.BaseSelector, key: selectors.SelectorKey, events: int, *, reads: bool) -> None:
+    client, left = cast("socket.socket", key.fileobj), key.data
+    try:
+        if events & selectors.EVENT_READ and not client.recv(1 << 20):
+            raise ConnectionResetError
+        if events & selectors.EVENT_WRITE:
+            left = left[client.send(left[: 1 << 20]) :]
+            wanted = (selectors.EVENT_WRITE if left else 0) | (selectors.EVENT_READ if reads else 0)
+            if wanted:
+                members.modify(client, wanted, left)
+            else:
+                members.unregister(client)
+                KEPT.append(client)
+    except OSError:
+        members.unregister(client)
+        client.close()
+
+
+KEPT: list[socket.socket] = []
+"""Connections that sent all they have to send, and stay open."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--bytes", type=int, default=1_000_000, help="about how long a frame is")
@@ -371,14 +556,28 @@ def main() -> int:
                 flush=True,
             )
     good.stop()
+    together = []
+    for crowd in crowds():
+        if options.only.lower() in f"crowd {crowd.name.lower()}":
+            together.append(crowded(crowd))
+            if not options.json:
+                one = together[-1]
+                print(
+                    f"{'' if one.is_fine else 'TOO MUCH '}crowd, {one.name}: the other client waited "
+                    f"{one.wait_s:.2f} s, the server used {one.cpu_s:.1f} s of CPU time, "
+                    f"{one.memory_mb:+} MB, SIGTERM took {one.sigterm_s:.2f} s",
+                    flush=True,
+                )
     if slowest is not None:
         threading.Thread(target=ask, args=(server.port, slowest[1].frame), daemon=True).start()
         time.sleep(0.1)
     stop_s = server.stop_s()
-    is_fine = stop_s <= SIGTERM_S and all(result.is_fine for result in results)
+    is_fine = stop_s <= SIGTERM_S and all(result.is_fine for result in (*results, *together))
     if options.json:
         rows = [result._asdict() | {"is_fine": result.is_fine} for result in results]
-        print(json.dumps({"inputs": rows, "sigterm_s": round(stop_s, 2), "is_fine": is_fine}))
+        many = [one._asdict() | {"is_fine": one.is_fine} for one in together]
+        found = {"inputs": rows, "crowds": many, "sigterm_s": round(stop_s, 2), "is_fine": is_fine}
+        print(json.dumps(found))
     else:
         worst = max(results, key=lambda result: result.wait_s, default=None)
         if worst is not None:
