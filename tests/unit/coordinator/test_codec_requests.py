@@ -130,6 +130,6 @@ def test_strings_have_kafkas_limit(key: int, version: int, fields: Callable[[str
 
 
 def test_bytes_are_longer_than_strings_may_be() -> None:
-    schema = load_request_schema(36, 2)
+    schema: Any = load_request_schema(36, 2)
     values, _ = entity_reader(schema)(kio_bytes(schema(auth_bytes=bytes(40_000))), 0)
     assert len(values["auth_bytes"]) == 40_000
