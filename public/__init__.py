@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import simulate as simulate
     from fencepost.simulation.scenarios.load import load as load
     from fencepost.simulation.trace.parquet import ParquetTrace as ParquetTrace
+    from fencepost.simulation.world.entry import FailureGone as FailureGone
     from fencepost.simulation.world.entry import SimulationFailed as SimulationFailed
     from fencepost.simulation.world.entry import run_simulated as run_simulated
     from fencepost.simulation.world.entry import simulated as simulated
@@ -99,6 +100,7 @@ _MODULES = {
     "EmbeddedRabbitStream": "simulation.embedded.rabbit",
     "EnvironmentLacks": "coordinator.protocol.errors",
     "ErrorCode": "coordinator.protocol.errors",
+    "FailureGone": "simulation.world.entry",
     "FencepostError": "coordinator.protocol.errors",
     "GlobalThread": "member.streams.application.settings",
     "Group": "simulation.embedded.groups",

@@ -16,7 +16,7 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import length
 from fencepost.simulation.cli.simulate import play, print_run, write_report
 from fencepost.simulation.failures.case import pytest_case, test_name
-from fencepost.simulation.failures.failure import read_failure
+from fencepost.simulation.failures.failure import read_failure, test_of_world
 from fencepost.simulation.failures.shrink import TRIES
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.mutants.registry import with_mutant
@@ -61,7 +61,10 @@ def replay(
 
 
 def shrink(
-    failure: Annotated[Path, Parameter(help="A file that simulate --failure or a campaign wrote.")],
+    failure: Annotated[
+        Path,
+        Parameter(help="A file that simulate --failure, a campaign or a test in a simulated world wrote."),
+    ],
     /,
     *,
     out: Annotated[
@@ -77,8 +80,13 @@ def shrink(
     """Shrink a failed run to the fewest disturbances, members and partitions that fail in the same way."""
     from fencepost.simulation.failures.shrink import shrink as make_small
 
+    small = failure.with_name(f"{failure.stem}-small.json")
+    if test_of_world(failure):
+        if test is not None:
+            raise FencepostError(f"--test: {failure} is a failure of a test, which runs it again by itself")
+        return _shrink_world(failure, _free(out, small, "--out"), tries, json=json)
     found = read_failure(failure)
-    out = _free(out, failure.with_name(f"{failure.stem}-small.json"), "--out")
+    out = _free(out, small, "--out")
     test = _free(test, failure.with_name(f"{test_name(found)}.py"), "--test")
     writable_files({"--out": out, "--test": test}, read=failure)
     configure_logs()
@@ -91,6 +99,48 @@ def shrink(
     else:
         _print(shrunk, out, test)
     return 0
+
+
+def _shrink_world(failure: Path, out: Path, tries: int, *, json: bool) -> int:
+    """Make the failure of a test in a simulated world smaller."""
+    from fencepost.simulation.world.smaller import make_smaller
+
+    writable_files({"--out": out}, read=failure)
+    made = make_smaller(failure, out, tries)
+    before, after = (len(each.plan.entries) for each in (made.before, made.after))
+    if json:
+        print_json(
+            WorldShrinkResult(
+                test=made.after.test,
+                seed=made.after.seed,
+                invariant=made.after.invariant,
+                faults_before=before,
+                faults_after=after,
+                whole=made.is_whole,
+                out=str(out),
+            )
+        )
+        return 0
+    from fencepost.simulation.cli.terminal import Terminal
+
+    terminal = Terminal()
+    terminal.say(f"{before} faults before, {after} now\n\n{made.text}")
+    if not made.is_whole:
+        terminal.say(f"\n{tries:,} runs were not enough: --tries allows more")
+    return 0
+
+
+class WorldShrinkResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The document of `shrink --json` for a failure of a simulated world."""
+
+    test: str
+    seed: int
+    invariant: str
+    faults_before: int
+    faults_after: int
+    whole: bool
+    """True if nothing more could be left out; false if the limit on runs was reached first."""
+    out: str
 
 
 def _free(chosen: Path | None, usual: Path, option: str) -> Path:

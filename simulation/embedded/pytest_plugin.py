@@ -32,6 +32,9 @@ _TRACED = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
 """By the name of a fixture, the rows of a test and the names in them as its teardown began."""
 _FAILED = pytest.StashKey[bool]()
 """True if the timelines of a test are written."""
+_WORLDS = "simulated worlds"
+_configs: list[pytest.Config] = []
+_running_items: list[pytest.Item] = []
 _PAGES = pytest.StashKey[dict[str, str]]()
 """The titles of the written timelines, by their files."""
 
@@ -56,6 +59,52 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", _MARKER)
     config.stash[_MADE] = {}
     config.stash[_PAGES] = {}
+    _configs.append(config)
+
+
+def pytest_unconfigure() -> None:
+    """Forget the configuration."""
+    if _configs:
+        _configs.pop()
+
+
+@contextlib.contextmanager
+def uncaptured() -> Iterator[None]:
+    """Let the streams of the process be those that a person sees."""
+    capture = _configs[-1].pluginmanager.getplugin("capturemanager") if _configs else None
+    with contextlib.nullcontext() if capture is None else capture.global_and_fixture_disabled():
+        yield
+
+
+def add_to_summary(text: str) -> bool:
+    """Add a text about the running test to the summary of pytest; return false if no test runs."""
+    if _running_items:
+        _running_items[-1].add_report_section("call", _WORLDS, text)
+    return bool(_running_items)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Remember the test that runs."""
+    _running_items.append(item)
+    try:
+        return (yield)
+    finally:
+        _running_items.pop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Write what simulated worlds tell about tests that have passed."""
+    texts = [
+        text
+        for report in terminalreporter.getreports("passed")
+        for title, text in report.sections
+        if title == f"Captured {_WORLDS} call"
+    ]
+    if texts:
+        terminalreporter.section(_WORLDS)
+        for text in texts:
+            terminalreporter.line(text)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -97,6 +97,14 @@ class _Version(msgspec.Struct):
     """The name of a test, in a failure of a simulated world."""
 
 
+def test_of_world(path: Path) -> str:
+    """Return the name of the test if a file has a failure of a simulated world, else nothing."""
+    try:
+        return msgspec.json.decode(read_file(path), type=_Version).test
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+
+
 def decode(text: str | bytes, source: str = "<text>") -> Failure:
     """Return a failure from its JSON document; `source` names the document in error messages.
 

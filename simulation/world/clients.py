@@ -3,19 +3,22 @@
 The methods of aiokafka and of `KIP848Consumer` are wrapped while a run lasts. Outside of a process of a world
 they do what the originals do.
 
-anyio and aiohttp iterate over sets of objects that hash by their address. While a run lasts these objects
-hash by a counter, so that a seed gives the same run each time.
+anyio, aiohttp and servers such as uvicorn iterate over sets of objects that hash by their address. While a
+run lasts these objects hash by a counter, so that a seed gives the same run each time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import inspect
+import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, Final
 
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
@@ -23,12 +26,19 @@ from fencepost.simulation.world.processes import PROCESS, WorldProcess
 _hashes: dict[int, int] = {}
 """The hashes of objects that were made in this run, by their addresses."""
 
+_uses: list[Iterator[int]] = []
+"""The counter of protocols that were hashed in this run."""
+_NUMBER: Final = "_fencepost_number"
+_OWN: Final = frozenset({"builtins", "fencepost", "asyncio", "_asyncio", "abc", "weakref"})
+"""Packages whose sets decide about no order in a program."""
+
 
 def set_members() -> Iterator[tuple[type, str, Any]]:
     """Yield what lets the members of libraries' sets hash by a counter; it begins again."""
     from anyio._backends._asyncio import CancelScope
 
     _hashes.clear()
+    _uses[:] = [itertools.count(1)]
     kinds: list[type] = [CancelScope]
     if find_spec("aiohttp") is not None:
         from aiohttp.client_proto import ResponseHandler
@@ -38,6 +48,7 @@ def set_members() -> Iterator[tuple[type, str, Any]]:
     for kind in kinds:
         yield kind, "__init__", _counted(kind.__init__)  # type: ignore[misc]
         yield kind, "__hash__", _hash_by_number
+    yield asyncio.BaseProtocol, "__hash__", _hash_by_use
 
 
 def _counted(original: Any) -> Any:
@@ -57,6 +68,32 @@ def _counted(original: Any) -> Any:
 def _hash_by_number(self: object) -> int:
     found = _hashes.get(id(self))
     return object.__hash__(self) if found is None else found
+
+
+def _hash_by_use(self: Any) -> int:
+    """Return the hash of a protocol: a number that it gets when it is first hashed in a run.
+
+    Servers such as uvicorn keep the protocols of their connections in sets. Subclasses need not call the
+    `__init__` of their base, which has none.
+    """
+    attributes = getattr(self, "__dict__", None)
+    if attributes is None:
+        return object.__hash__(self)
+    if _NUMBER not in attributes:
+        is_of_run = isinstance(asyncio._get_running_loop(), VirtualLoop)
+        attributes[_NUMBER] = next(_uses[-1]) if is_of_run else object.__hash__(self)
+    number: int = attributes[_NUMBER]
+    return number
+
+
+def kinds_in_sets() -> Iterator[str]:
+    """Yield the names of classes whose objects are in sets now, and hash by their addresses."""
+    for each in gc.get_objects():
+        if isinstance(each, set | frozenset) and len(each) > 1:
+            for member in tuple(each):
+                kind: Any = type(member() if isinstance(member, weakref.ref) else member)
+                if kind.__hash__ is object.__hash__ and kind.__module__.partition(".")[0] not in _OWN:
+                    yield f"{kind.__module__}.{kind.__qualname__}"
 
 
 def client_methods() -> Iterator[tuple[type, str, Any]]:

@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, whole
-from fencepost.simulation.world.failure import FOLDER, WorldFailure, explain, read_world_failure
+from fencepost.simulation.world.crashes import Crash, crash_count, crash_lines
+from fencepost.simulation.world.failure import (
+    FOLDER,
+    FailureReport,
+    WorldFailure,
+    explain,
+    gone_text,
+    read_world_failure,
+)
 from fencepost.simulation.world.mix import Faults, faults_of, scenario_of
 from fencepost.simulation.world.oracles import CLAIMS, DEFAULT_CLAIMS
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
-from fencepost.simulation.world.spread import SeedAnswer, SeedJob, child_count, run_job, spread
+from fencepost.simulation.world.spread import (
+    SeedAnswer,
+    SeedJob,
+    Shrinking,
+    child_count,
+    run_job,
+    spread,
+)
+from fencepost.simulation.world.sweep import Sweep, tell
 
 SEED: Final = "FENCEPOST_SEED"
 FAILURE: Final = "FENCEPOST_FAILURE"
@@ -26,6 +45,10 @@ FAILURE: Final = "FENCEPOST_FAILURE"
 
 class SimulationFailed(AssertionError):
     """A seed fails. The text has the violation, the remaining faults, and commands that run it again."""
+
+
+class FailureGone(UserWarning):
+    """A failure that was kept in a file does not fail any more."""
 
 
 class SimulatedFunction(Protocol):
@@ -79,11 +102,17 @@ class SimulatedTest:
             command=_command(),
             logs=bool(one or failure),
         )
-        # No other process can load a local function, and only in this one a debugger has the terminal.
-        if "<locals>" in job.name or (job.logs and not sys.flags.hash_randomization):
-            answers = [run_job(job, self.answer)]
-        else:
-            answers = spread(job, child_count(self._processes, len(seeds)))
+        with Sweep(function.__name__, len(seeds)) as sweep:
+
+            def passed() -> None:
+                sweep.passed += 1
+                sweep.show()
+
+            # No other process can load a local function, and only in this one a debugger has the terminal.
+            if "<locals>" in job.name or (job.logs and not sys.flags.hash_randomization):
+                answers = [run_job(job, self.answer, passed)]
+            else:
+                answers = spread(job, child_count(self._processes, len(seeds)), sweep)
         for answer in answers:
             if answer.problem:
                 raise FencepostError(answer.problem)
@@ -91,7 +120,17 @@ class SimulatedTest:
         if failed:
             first = min(failed, key=lambda each: seeds.index(each.failed_seed or 0))
             raise SimulationFailed(first.text)
+        crashes = {seed: found for each in answers for seed, found in each.crashes.items() if found}
+        if failure:
+            warnings.warn(gone_text(failure, self._kept(failure)), FailureGone, stacklevel=2)
+        elif crashes:
+            tell(
+                f"{function.__name__}: all {len(seeds)} seeds passed. In {len(crashes)} of them "
+                f"{crash_count(crashes.values())}, which were started again. "
+                '`claims=[..., "no-crash"]` does not allow that.\n' + "\n".join(crash_lines(crashes))
+            )
         return SeedAnswer(
+            crashes=crashes,
             digests={seed: digest for each in answers for seed, digest in each.digests.items()},
             virtual_seconds=sum(each.virtual_seconds for each in answers),
             records_done=sum(each.records_done for each in answers),
@@ -109,10 +148,18 @@ class SimulatedTest:
         return kept
 
     def answer(
-        self, seeds: Sequence[int], *, failure: str = "", command: str = "", logs: bool = False
+        self,
+        seeds: Sequence[int],
+        *,
+        failure: str = "",
+        command: str = "",
+        logs: bool = False,
+        shrinks: Shrinking | None = None,
+        passed: Callable[[], object] = lambda: None,
     ) -> SeedAnswer:
         """Run seeds in this process until one fails, and explain that one."""
         digests: dict[int, str] = {}
+        crashes: dict[int, list[Crash]] = {}
         virtual_s, done = 0.0, 0
         kept = read_world_failure(failure) if failure else None
         for seed in seeds:
@@ -127,17 +174,27 @@ class SimulatedTest:
             digests[seed] = result.digest
             virtual_s += result.virtual_seconds
             done += result.records_done
+            crashes[seed] = result.crashes
             if result.failed:
-                told = explain(
-                    self.function,
-                    self.settings,
-                    result,
-                    command=command,
-                    folder=Path(FOLDER),
-                    is_small=kept is not None,
-                )
-                return SeedAnswer(digests=digests, failed_seed=seed, text=told.text)
-        return SeedAnswer(digests=digests, virtual_seconds=virtual_s, records_done=done)
+                told = self._explain(result, kept, command, shrinks)
+                return SeedAnswer(digests=digests, failed_seed=seed, text=told.text, is_whole=told.is_whole)
+            passed()
+        return SeedAnswer(digests=digests, crashes=crashes, virtual_seconds=virtual_s, records_done=done)
+
+    def _explain(
+        self, result: WorldResult, kept: WorldFailure | None, command: str, shrinks: Shrinking | None
+    ) -> FailureReport:
+        explained = partial(explain, self.function, self.settings, result, command=command)
+        if shrinks is None:
+            return explained(folder=Path(FOLDER), kept=kept)
+        out = Path(shrinks.out)
+        return explained(
+            folder=out.parent,
+            stem=out.stem,
+            happened=kept.happened if kept else 0,
+            tries=shrinks.tries,
+            longest_s=math.inf,
+        )
 
 
 def _seed_in(text: str) -> int:
@@ -159,7 +216,7 @@ def simulated(
     without_parentheses: None = None,
     /,
     *,
-    seeds: int = 200,
+    seeds: int | Iterable[int] = 200,
     always: Iterable[int] = (),
     topics: Mapping[str, int] | Iterable[str] | None = None,
     brokers: int = 3,
@@ -181,7 +238,7 @@ def simulated(
 
     The result is a test for pytest, and a function that any program may call.
 
-    :param seeds: The number of seeds. The test runs seeds 1 to `seeds`.
+    :param seeds: The number of seeds, which begin with 1, or the seeds, such as `range(200, 400)`.
     :param always: Seeds to run first, such as those that once failed.
     :param topics: Partitions by topic, or names of topics.
     :param config: Settings of brokers by Kafka's names.
@@ -196,7 +253,7 @@ def simulated(
     if without_parentheses is not None:
         raise FencepostError("@fencepost.simulated: has no parentheses; expected @fencepost.simulated()")
     first = [whole("always", each, 0, None) for each in _several("always", always, "seeds")]
-    numbers = list(dict.fromkeys([*first, *range(1, whole("seeds", seeds, 1, None) + 1)]))
+    numbers = list(dict.fromkeys([*first, *_seeds(seeds)]))
     flag("deploys", deploys)
     if processes is not None:
         whole("processes", processes, 1, None)
@@ -240,6 +297,15 @@ def simulated(
         return made
 
     return make
+
+
+def _seeds(seeds: int | Iterable[int]) -> Iterable[int]:
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str | bytes):
+        return range(1, whole("seeds", seeds, 1, None) + 1)
+    found = [whole("seeds", each, 0, None) for each in seeds]
+    if not found:
+        raise FencepostError(f"seeds={seeds!r}: expected at least one seed")
+    return found
 
 
 def _several(name: str, values: Any, what: str) -> list[Any]:

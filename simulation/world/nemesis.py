@@ -35,6 +35,15 @@ _APPENDS: tuple[tuple[Api, Error], ...] = (
     ("EndTxn", "COORDINATOR_NOT_AVAILABLE"),
 )
 """Requests that append to a log, and the error of a broker that can't append."""
+_ALL = {
+    FaultKind.COORDINATOR_MOVE: "all groups",
+    FaultKind.COORDINATOR_UNAVAILABLE: "all groups",
+    FaultKind.APPEND_FAILURE: "all brokers",
+}
+"""The targets of faults that are about no single program or broker."""
+_OF_PROGRAMS = frozenset({FaultKind.PARTITION, FaultKind.SLOW_LINK, FaultKind.LOSS})
+_NOBODY = ("", " |")
+"""The begin of the target of a network fault while no program has been started."""
 _TAKEOVER_MS = 60_000
 """The transaction timeout of a producer that takes an id over."""
 
@@ -235,6 +244,25 @@ class ProgramNemesis(GroupNemesis):
             FaultKind.POLL_TIMEOUT: self._upon(self._program, self._long_batch),
             FaultKind.PRODUCER_TAKEOVER: self._upon(self._program, self._take_over),
         }
+        self.hits: dict[int, str] = {}
+        """The target of each fault that had one, by the fault's number in the plan."""
+        self._numbers = {id(entry): number for number, entry in enumerate(plan.entries)}
+        self._acting: DrawnEvent | None = None
+
+    def _act(self, entry: DrawnEvent) -> None:
+        self._acting = entry
+        super()._act(entry)
+        self._acting = None
+
+    def _tell(self, fault: str, phase: str, detail: str) -> None:
+        super()._tell(fault, phase, detail)
+        entry = self._acting
+        if (
+            phase == "begin"
+            and entry is not None
+            and not (entry.kind in _OF_PROGRAMS and detail[:2] in _NOBODY)
+        ):
+            self.hits[self._numbers[id(entry)]] = detail or _ALL.get(entry.kind, entry.name)
 
     def _some(self, share: float, names: list[str]) -> list[str]:
         """Draw that share of the names; no name while no program has been started."""

@@ -58,6 +58,8 @@ class VirtualNetwork:
         self._bound: dict[tuple[str, int], VirtualSocket] = {}
         """Listening and bound sockets by host name and port."""
         self._digest = hashlib.blake2b(digest_size=16)
+        self.sent: list[tuple[int, str, str, int]] | None = None
+        """All that was sent (when, from where, to where, how much), if it is kept."""
         self.test = self.add_host("test")
         """The host of the test itself, and of callers without a host."""
 
@@ -309,7 +311,10 @@ class VirtualNetwork:
         source, target = pipe.source.host.name, pipe.target.host.name
         now_us = self.loop.here_us
         self.segments += 1
-        self._digest.update(f"{now_us} {source} {target} {len(segment or b'')}\n".encode())
+        size = len(segment or b"")
+        self._digest.update(f"{now_us} {source} {target} {size}\n".encode())
+        if self.sent is not None:
+            self.sent.append((now_us, source, target, size))
         verdict: int | Fate = 0
         if self.rules:
             is_request = pipe.direction is Direction.REQUEST

@@ -18,12 +18,14 @@ EXACTLY_ONCE: Final = "record-once"
 IN_ORDER: Final = "record-order"
 COMMIT_AHEAD: Final = "commit-after-processing"
 OWNER_ONLY: Final = "processed-by-owner"
+NO_CRASH: Final = "no-crash"
 CLAIMS: Final = {
     "at-least-once": AT_LEAST_ONCE,
     "exactly-once": EXACTLY_ONCE,
     "order": IN_ORDER,
     "commit-after-processing": COMMIT_AHEAD,
     "owner-only": OWNER_ONLY,
+    NO_CRASH: NO_CRASH,
 }
 """The claims that a test may make about its programs, each with its invariant."""
 DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "owner-only")

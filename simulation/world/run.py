@@ -26,6 +26,9 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.run import WORLD
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.world.awaited import awaits_judged
+from fencepost.simulation.world.clients import kinds_in_sets
+from fencepost.simulation.world.crashes import Crash
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
@@ -44,6 +47,7 @@ _OF_CLIENTS: Final = frozenset({"offsets-advance"})
 Programs may seek back, and aiokafka tries a commit again in its next generation, ahead of what it reads then.
 """
 _LOOK_US: Final = 100_000
+_WATCH_US: Final = 1_000_000
 _COLLECT_US: Final = 30_000_000
 """Garbage is collected at fixed times: what destructors do is then the same in every run."""
 LONGEST_S: Final = 3_600.0
@@ -84,6 +88,14 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     rows: list[Row] = []
     names: dict[str, str] = {}
     """The names of members by their ids."""
+    crashes: list[Crash] = []
+    """Programs that an exception has ended, also if they were started again."""
+    sent: list[tuple[int, str, str, int]] = []
+    """All that was sent: when, from where, to where, how much. It is kept if the run was watched."""
+    unordered: list[str] = []
+    """The classes of objects in sets whose order follows addresses, if the run was watched."""
+    hits: dict[int, str] = {}
+    """The target of each fault that had one, by the fault's number in the plan."""
 
     @property
     def failed(self) -> bool:
@@ -91,9 +103,9 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.violations)
 
     @property
-    def invariant(self) -> str:
-        """The first invariant that did not hold."""
-        return self.violations[0].invariant
+    def invariant(self) -> str | None:
+        """The first invariant that did not hold; None if all held."""
+        return self.violations[0].invariant if self.violations else None
 
 
 def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
@@ -110,19 +122,28 @@ def run_world(
     keep_rows: bool = False,
     logs: bool = False,
     until: str = "",
+    watch: bool = False,
 ) -> WorldResult:
     """Run a test function in a new world. `plan` replaces what the seed would draw.
 
     The run ends when the invariant `until` is found broken, or with the test. With `keep_rows` the result has
-    the trace. Without `logs` nothing is logged meanwhile.
+    the trace. Without `logs` nothing is logged meanwhile. With `watch` the result has what helps to compare
+    it with another run of the seed.
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
     with _quiet(logs=logs), _collected_by_hand():
-        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until)
+        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until, watch=watch)
 
 
 def _run(
-    function: WorldTest, settings: WorldSettings, seed: int, plan: Draw, *, keep_rows: bool, until: str
+    function: WorldTest,
+    settings: WorldSettings,
+    seed: int,
+    plan: Draw,
+    *,
+    keep_rows: bool,
+    until: str,
+    watch: bool,
 ) -> WorldResult:
     """Run it; no reference to the run is left when garbage is collected afterwards."""
     started = wall_clock()
@@ -131,6 +152,8 @@ def _run(
     loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
     run = _Run(function, settings, plan, loop, streams)
     run.world.until = until
+    if watch:
+        run.watch()
     with substituted(Machine(loop, streams)), between_steps(loop) as pass_interrupts_on:
         try:
             run.go()
@@ -159,8 +182,19 @@ class _Run:
         self._streams = streams
         self.world = SimulatedWorld(loop, streams, loop.network, settings.claims)
         self._error: BaseException | None = None
+        self._nemesis: ProgramNemesis | None = None
         self._task: asyncio.Task[None] | None = None
+        self._unordered: dict[str, None] = {}
         loop.set_exception_handler(self._unhandled)
+
+    def watch(self) -> None:
+        """Keep what was sent, and look for sets whose order follows addresses each second."""
+        self._loop.network.sent = []
+        self._loop.schedule(self._loop.now_us + _WATCH_US, self._watch, None)
+
+    def _watch(self, _: object) -> None:
+        self._unordered |= dict.fromkeys(kinds_in_sets())
+        self._loop.schedule(self._loop.now_us + _WATCH_US, self._watch, None)
 
     def go(self) -> None:
         """Run until the test is over."""
@@ -169,7 +203,7 @@ class _Run:
         self._loop.schedule(round(LONGEST_S * 1e6), self._too_long, None)
         watch = StandstillWatch(self._loop, LIMIT_CPU_S)
         try:
-            with watch:
+            with watch, awaits_judged(self.world.fail):
                 self._loop.run_forever()
         except TooManyEvents as error:
             self._error = TooManyEvents(f"{error}: {what_runs_again(self._loop)}")
@@ -219,7 +253,8 @@ class _Run:
             on_calm=self._calm,
         )
         if self._plan.entries:
-            ProgramNemesis(stage, self._plan).begin()
+            self._nemesis = ProgramNemesis(stage, self._plan)
+            self._nemesis.begin()
         else:
             stage.calm()
         self._look(None)
@@ -293,6 +328,10 @@ class _Run:
             segments=self._loop.network.segments,
             records_done=sum(len(each) for each in world.oracles.done.values()),
             plan=self._plan,
+            crashes=world.crashes,
+            sent=self._loop.network.sent or [],
+            unordered=list(self._unordered),
+            hits={} if self._nemesis is None else self._nemesis.hits,
             rows=_rows_of(world) if keep_rows and world.is_started else [],
             names=dict(world.endpoint.observer.names) if keep_rows and world.is_started else {},
         )

@@ -10,18 +10,34 @@ import contextlib
 import importlib
 import importlib.util
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.world.crashes import Crash
+from fencepost.simulation.world.sweep import Sweep
 
 HASH_SEED: Final = "0"
+_PASSED: Final = b"passed\n"
+"""The line that a child writes after each seed that passes."""
+_SHOW_S: Final = 0.5
+
+
+class Shrinking(msgspec.Struct, frozen=True, kw_only=True):
+    """How a kept failure is made smaller."""
+
+    out: str
+    """The file for the small failure."""
+    tries: int
+    """The limit on runs."""
 
 
 class SeedJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +54,8 @@ class SeedJob(msgspec.Struct, frozen=True, kw_only=True):
     """The file of a failure that is to be run instead."""
     command: str = ""
     logs: bool = False
+    shrinks: Shrinking | None = None
+    """If it is set, the failure is made smaller, and not only run."""
 
 
 class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,6 +64,10 @@ class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     digests: dict[int, str] = {}
     virtual_seconds: float = 0.0
     records_done: int = 0
+    crashes: dict[int, list[Crash]] = {}
+    """Programs that an exception has ended, by seed."""
+    is_whole: bool = True
+    """False if a failure might become smaller with more runs."""
     failed_seed: int | None = None
     text: str = ""
     problem: str = ""
@@ -65,31 +87,56 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def spread(job: SeedJob, children: int) -> list[SeedAnswer]:
-    """Run the seeds of a job in several children.
+def spread(job: SeedJob, children: int, sweep: Sweep) -> list[SeedAnswer]:
+    """Run the seeds of a job in several children. None of them outlives this call.
 
     :raises EnvironmentLacks: if a child dies.
     """
     parts = [msgspec.structs.replace(job, seeds=job.seeds[nth::children]) for nth in range(children)]
+    running: list[subprocess.Popen[bytes]] = []
+
+    def end() -> None:
+        for each in running:
+            each.kill()
+
+    sweep.on_end = end
     with ThreadPoolExecutor(children) as pool:
-        return list(pool.map(_in_child, parts))
+        try:
+            running += [_start_child() for _ in parts]
+            answers = [pool.submit(_follow, *each, sweep) for each in zip(running, parts, strict=True)]
+            while wait(answers, timeout=_SHOW_S).not_done:
+                sweep.show()
+            return [each.result() for each in answers]
+        finally:
+            end()
 
 
-def _in_child(job: SeedJob) -> SeedAnswer:
-    done = subprocess.run(
+def _start_child() -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         [sys.executable, "-m", __name__],
-        input=msgspec.json.encode(job),
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
-        check=False,
     )
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
+
+
+def _follow(child: subprocess.Popen[bytes], job: SeedJob, sweep: Sweep) -> SeedAnswer:
+    """Give a child its job, count the seeds that pass, and return the result."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child, contextlib.suppress(BrokenPipeError):
+        child.stdin.write(msgspec.json.encode(job))
+        child.stdin.close()
+        last = b""
+        for line in child.stdout:
+            sweep.passed += line == _PASSED
+            last = line
+    if child.returncode or last in (b"", _PASSED):
         raise EnvironmentLacks(
             f"the process that ran seeds {job.seeds[:3]}... of {job.name} ended with status "
-            f"{done.returncode} and no result; what it wrote to stderr says why"
+            f"{child.returncode} and no result; what it wrote to stderr says why"
         )
-    return msgspec.json.decode(lines[-1], type=SeedAnswer)
+    return msgspec.json.decode(last, type=SeedAnswer)
 
 
 def load_test(job: SeedJob) -> Any:
@@ -122,22 +169,37 @@ def load_test(job: SeedJob) -> Any:
 
 
 def main() -> None:
-    """Run the job on stdin, and write the result to stdout; what the test prints goes to stderr."""
+    """Run the job on stdin, and write the result to stdout; what the test prints goes to stderr.
+
+    Ctrl-C reaches the parent, too, which ends this process.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.dup(1)
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SeedJob)
     try:
         run: Callable[[Sequence[int]], SeedAnswer] = load_test(job).answer
-        answer = run_job(job, run)
+        answer = run_job(job, run, partial(os.write, out, _PASSED))
+    except BrokenPipeError:
+        os._exit(1)  # the parent is dead
     except FencepostError as error:
         answer = SeedAnswer(problem=str(error))
     sys.stdout.flush()
     os.write(out, msgspec.json.encode(answer) + b"\n")
 
 
-def run_job(job: SeedJob, run: Callable[..., SeedAnswer]) -> SeedAnswer:
-    """Run the seeds of a job in this process."""
-    return run(job.seeds, failure=job.failure, command=job.command, logs=job.logs)
+def run_job(
+    job: SeedJob, run: Callable[..., SeedAnswer], passed: Callable[[], object] = lambda: None
+) -> SeedAnswer:
+    """Run the seeds of a job in this process; `passed` is called after each one that passes."""
+    return run(
+        job.seeds,
+        failure=job.failure,
+        command=job.command,
+        logs=job.logs,
+        shrinks=job.shrinks,
+        passed=passed,
+    )
 
 
 if __name__ == "__main__":

@@ -32,10 +32,12 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.world.awaited import FoundRecords
+from fencepost.simulation.world.crashes import Crash, crash_of
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
-from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, Done, Oracles
+from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, NO_CRASH, Done, Oracles
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.programs import NotAProgram, Program, check_name
 
@@ -136,6 +138,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.has_settled = False
         self._failures = 0
         """The number of processes that an exception has ended."""
+        self.crashes: list[Crash] = []
+        """The same processes, and those before the faults were over."""
         self._groups_by_process: dict[tuple[int, str, int], str] = {}
         """The group for which a process does records of a topic: by its number, the topic, and how many
         groups it knows."""
@@ -232,7 +236,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self._failures += 1
         if isinstance(error, OutsideWorld | NotAProgram) or not isinstance(error, _CRASHES):
             self.fail(error)
-        elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
+            return
+        self.crashes.append(crash_of(program.name, self.loop.time(), error))
+        if self.oracles.claims(NO_CRASH):
+            crash = self.crashes[-1]
+            self.report(NO_CRASH, f"{crash.program} ended by {crash.error}: {error}, at {crash.place}")
+        if self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
             self.program_trouble = self.program_trouble or "".join(
                 [f"{program.name} ended by:\n", *traceback.format_exception(error)]
             )
@@ -308,9 +317,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             if any(cluster.leader_id(topic, number) < 1 for number in range(topic.partitions)):
                 yield topic
 
-    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
-        """Return the records of a topic, or of one of its partitions, ordered by partition and offset."""
-        return await self.thread.wait_for(self.endpoint.logs.records(topic, partition))
+    def records(self, topic: str, partition: int | None = None) -> FoundRecords:
+        """Return the records of a topic, or of one of its partitions, ordered by partition and offset.
+
+        It may be awaited, as in a test of `AsyncEmbeddedKafka`, and need not be.
+        """
+        read = partial(self.endpoint.logs.records, topic, partition)
+        return FoundRecords(self.thread.submit(read()).result(), lambda: self.thread.wait_for(read()))
 
     async def stop_broker(self, node_id: int) -> None:
         """Stop one of several brokers, as `EmbeddedKafka.stop_broker` does."""

@@ -1,0 +1,95 @@
+"""Programs that an exception has ended, as a run's result and a report list them."""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+import fencepost.simulation
+
+_LIBRARIES: Final = tuple(
+    str(Path(each).resolve())
+    for each in (
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        sysconfig.get_path("platlib"),
+        Path(fencepost.simulation.__file__).parent,
+    )
+)
+_MOST_LINES: Final = 8
+"""Maximum number of places that a report lists."""
+_MOST_NAMES: Final = 3
+
+
+class Crash(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of a program that an exception has ended."""
+
+    program: str
+    at_s: float
+    """The virtual time in seconds."""
+    error: str
+    """The name of the exception's class."""
+    message: str = ""
+    file: str = ""
+    """The file of the innermost line of the program's own code that the exception went through."""
+    line: int = 0
+
+    @property
+    def place(self) -> str:
+        """The file and the line, as editors read them."""
+        return f"{self.file}:{self.line}"
+
+
+def crash_of(program: str, at_s: float, error: BaseException) -> Crash:
+    """Return the entry about an exception that has ended a program."""
+    every = list(traceback.extract_tb(error.__traceback__))
+    frames = [each for each in every if not _is_inside(each.filename)] or every
+    return Crash(
+        program=program,
+        at_s=at_s,
+        error=type(error).__name__,
+        message=str(error).partition("\n")[0],
+        file=frames[-1].filename if frames else "",
+        line=(frames[-1].lineno or 0) if frames else 0,
+    )
+
+
+def _is_inside(file: str) -> bool:
+    """Return true for files of libraries and of this package."""
+    return str(Path(file).resolve()).startswith(_LIBRARIES)
+
+
+def crash_lines(crashes: Mapping[int, Sequence[Crash]]) -> list[str]:
+    """Return lines about the crashes of a test by seed: one for each place and exception, frequent ones
+    first."""
+    by_cause: dict[tuple[str, str], list[tuple[int, Crash]]] = {}
+    for seed in sorted(crashes):
+        for each in crashes[seed]:
+            by_cause.setdefault((each.error, each.place), []).append((seed, each))
+    causes = sorted(by_cause.values(), key=len, reverse=True)
+    lines = [_line(each) for each in causes[:_MOST_LINES]]
+    if len(causes) > _MOST_LINES:
+        lines.append(f"  and {len(causes) - _MOST_LINES} other places")
+    return lines
+
+
+def _line(found: Sequence[tuple[int, Crash]]) -> str:
+    seed, first = found[0]
+    names = list(dict.fromkeys(each.program for _, each in found))
+    more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+    message = f": {first.message}" if first.message else ""
+    return (
+        f"  {len(found)} x {first.error} in {', '.join(names[:_MOST_NAMES])}{more}, at {first.place}; "
+        f"the first at {first.at_s:.1f} s of seed {seed}{message}"
+    )
+
+
+def crash_count(crashes: Iterable[Sequence[Crash]]) -> str:
+    """Return the number of crashes as words."""
+    count = sum(map(len, crashes))
+    return f"{count} exception{'' if count == 1 else 's'} ended programs"
