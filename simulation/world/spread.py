@@ -32,7 +32,7 @@ _SHOW_S: Final = 0.5
 
 
 class Shrinking(msgspec.Struct, frozen=True, kw_only=True):
-    """How a kept failure is made smaller."""
+    """Settings for making a kept failure smaller."""
 
     out: str
     """The file for the small failure."""
