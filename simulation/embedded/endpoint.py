@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
-from fencepost.coordinator.server.services import Asked
+from fencepost.coordinator.server.services import Asked, Handler
 from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.faults import FaultInjector, FaultRule
 from fencepost.simulation.embedded.logs import LogAccess
@@ -44,6 +44,7 @@ class EmbeddedEndpoint:
         config: GroupCoordinatorConfig,
         journal: JournalLike,
         options: Mapping[str, Any],
+        observing: Callable[[Mapping[int, Handler]], Mapping[int, Handler]] = lambda table: table,
     ) -> None:
         self.users: Mapping[str, str] = options["users"] or {}
         """Passwords by user name; empty if clients need no login."""
@@ -60,7 +61,7 @@ class EmbeddedEndpoint:
                 hosts=hosts,
                 ports=ports or (0,) * brokers,
                 config=config,
-                intercept=lambda node_id, table: self.faults.around(table),
+                intercept=lambda node_id, table: self.faults.around(observing(table)),
                 make_hooks=self.observer.make_hooks,
                 on_state=self.observer.coordinator_state,
                 **kept,
@@ -69,7 +70,7 @@ class EmbeddedEndpoint:
             opened.pop_all()  # theirs from now on
         self.observer.attach(self.brokers)
         self.observer.on_member_gone = self.faults.forget
-        self.logs = LogAccess(self.brokers)
+        self.logs = LogAccess(self.brokers, observing)
         self._image = TopicsImage()
 
     async def start(self) -> None:

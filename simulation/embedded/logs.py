@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster_apis import metadata
 from fencepost.coordinator.server.dispatch import handlers
-from fencepost.coordinator.server.services import Asked
+from fencepost.coordinator.server.services import Asked, Handler
 from fencepost.coordinator.server.turns import Share
 from fencepost.simulation.embedded.settings import utf_8
 
@@ -66,9 +66,13 @@ class _Inside:
 class LogAccess:
     """Appends to the logs of a cluster, and reads them."""
 
-    def __init__(self, brokers: Brokers) -> None:
+    def __init__(
+        self,
+        brokers: Brokers,
+        observing: Callable[[Mapping[int, Handler]], Mapping[int, Handler]] = lambda table: table,
+    ) -> None:
         self._brokers = brokers
-        self._handlers = handlers()
+        self._handlers = observing(handlers())
         self._asked = Asked(RequestContext(0, "fencepost", "/embedded"), "", _Inside())
         self._turn: dict[str, int] = {}
 

@@ -58,7 +58,8 @@ class Oracles:
     `owns` returns true if a coordinator assigns the partition to the program. `hindered_until` returns
     the virtual time in microseconds until which the program was frozen, slow, or cut off. `readable` returns
     the offsets of the records in a range of a partition: markers of transactions, and records of aborted
-    ones, have offsets too. `groups_of` returns the groups of which a program is a member.
+    ones, have offsets too. `groups_of` returns the groups of which a program is a member. `original` returns
+    the offset of the record of which the one at an offset is a broker's copy, else that offset.
     """
 
     def __init__(
@@ -72,11 +73,13 @@ class Oracles:
             first, end
         ),
         groups_of: Callable[[str], Iterable[str]] = lambda program: (),
+        original: Callable[[TopicPartition, int], int] = lambda _, offset: offset,
     ) -> None:
         self._owns = owns
         self._hindered_until = hindered_until
         self._readable = readable
         self._groups_of = groups_of
+        self._original = original
         self._claims = frozenset(claims)
         self._report = report
         self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
@@ -102,13 +105,8 @@ class Oracles:
     def processed(self, done: Done, key: bytes | None) -> None:
         """Note that a program has done a record."""
         times = self.done.setdefault(done.partition, {}).setdefault(done.offset, [])
-        first = next((each for each in times if each.group == done.group), None)
-        if first is not None and self.claims("exactly-once"):
-            self._report(
-                EXACTLY_ONCE,
-                f"{_name(done.partition, done.offset)} was done twice: by {first.program} at "
-                f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
-            )
+        if self.claims("exactly-once"):
+            self._judge_once(done)
         times.append(done)
         self._done_by.setdefault((done.group, done.partition), set()).add(done.offset)
         if self.claims("commit-after-processing"):
@@ -117,6 +115,18 @@ class Oracles:
             self._judge_order(done, key)
         if self.claims("owner-only"):
             self._judge_owner(done)
+
+    def _judge_once(self, done: Done) -> None:
+        offset = self._original(done.partition, done.offset)
+        times = self.done[done.partition].get(offset, [])
+        first = next((each for each in times if each.group == done.group), None)
+        if first is not None:
+            copied = f" (the log holds it again at offset {done.offset})" if offset != done.offset else ""
+            self._report(
+                EXACTLY_ONCE,
+                f"{_name(done.partition, offset)}{copied} was done twice: by {first.program} at "
+                f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
+            )
 
     def _note_groups(self, done: Done) -> None:
         """Note whose commits of the topic are to be judged: a group may read it and report nothing."""

@@ -6,20 +6,18 @@ import asyncio
 import hashlib
 import inspect
 import traceback
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, ParamSpec
 
-from fencepost.coordinator.codec.batches import stored_batch
-from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.logs import PartitionLog
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.groups import GroupControls
@@ -40,11 +38,11 @@ from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, NO_CRASH, Done, Oracles
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.programs import NotAProgram, Program, check_name
+from fencepost.simulation.world.stored import RECORD_STORED, StoredRecords, committed_from
 
 P = ParamSpec("P")
 
 KAFKA_PORT: Final = 9092
-_WHOLE_LOG: Final = 2**62
 SETTLE_S: Final = 400.0
 """The time that programs and groups have to settle after the last fault, unless a test says otherwise.
 
@@ -124,7 +122,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self._hindered_until,
             readable=self._readable,
             groups_of=self._groups_of,
+            original=lambda partition, offset: self.stored.original(self._cluster, partition, offset),
         )
+        self.stored = StoredRecords(partial(self.report, RECORD_STORED))
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """The exception that ended the run, if it was not a violation."""
@@ -178,6 +178,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             config=config,
             journal=None,
             options=options,
+            observing=self.stored.observing,
         )
         self._endpoint.observer.on_step = self._stepped
         self._endpoint.observer.trace.names.name_of_host = self._program_at
@@ -310,9 +311,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self._values[TopicPartition(record.topic, record.partition), record.offset] = value
         return found
 
+    @property
+    def _cluster(self) -> KafkaCluster:
+        return self.endpoint.brokers.cluster
+
     def _leaderless(self) -> Iterator[Topic]:
         """Yield the topics with a partition that has no leader now."""
-        cluster = self.endpoint.brokers.cluster
+        cluster = self._cluster
         for topic in cluster.image.by_id.values():
             if any(cluster.leader_id(topic, number) < 1 for number in range(topic.partitions)):
                 yield topic
@@ -397,10 +402,17 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """The values of all records that were done, each once, in the order in which they were produced.
 
         Values that were given to `produce` are as they were given. Others were never kept, and are left out.
+        A value is there twice if a broker has stored its record twice, and both were done.
         """
         done = self.oracles.done
+        copies: Counter[tuple[TopicPartition, int]] = Counter()
+        for partition in dict.fromkeys(partition for partition, _ in self._values):
+            for copy, original in self.stored.copies(self._cluster, partition).items():
+                copies[partition, original] += copy in done.get(partition, ())
         return [
-            value for (partition, offset), value in self._values.items() if offset in done.get(partition, ())
+            value
+            for place, value in self._values.items()
+            for _ in range((place[1] in done.get(place[0], ())) + copies[place])
         ]
 
     # -- waiting ----------------------------------------------------------------------------------------
@@ -520,21 +532,21 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return "; ".join(parts + errors) or "nothing is missing now"
 
     def _first_offset(self, partition: TopicPartition) -> int:
-        cluster = self.endpoint.brokers.cluster
+        cluster = self._cluster
         topic = cluster.image.by_name.get(partition.topic)
         return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
 
     def _readable(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
         """Yield the offsets in a range at which a `read_committed` consumer gets a record."""
-        cluster = self.endpoint.brokers.cluster
+        cluster = self._cluster
         topic = cluster.image.by_name.get(partition.topic)
         if topic is not None:
             log = cluster.log(topic, partition.partition)
-            yield from (each for each in _committed_from(log, first) if each < end)
+            yield from (each for each in committed_from(log, first) if each < end)
 
     def ends(self) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition, and the offset after its last record."""
-        cluster = self.endpoint.brokers.cluster
+        cluster = self._cluster
         found = {}
         for topic in cluster.image.by_id.values():
             for number in range(topic.partitions):
@@ -628,6 +640,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
                 await self.settled()
             else:
                 self._judge_eventually()
+        self.stored.judge(self._cluster)
         self.look()
 
     def judge_end(self) -> None:
@@ -658,22 +671,6 @@ def _flat(topic: str, values: Iterable[Text | Iterable[Text]]) -> list[Text]:
                 f"produce({topic!r}, {value!r}): expected text, bytes, None, or a list of them"
             )
     return flat
-
-
-def _committed_from(log: PartitionLog, offset: int) -> Iterator[int]:
-    """Yield offsets of records from `offset` on: none of open or aborted transactions, and no markers."""
-    start = max(offset, log.log_start_offset)
-    found = log.read(min(start, log.high_watermark), _WHOLE_LOG, at_least_one=True, committed=True)
-    aborted = deque(sorted(found.aborted or (), key=lambda each: each.first_offset))
-    gone: set[int] = set()
-    for batch in found.batches:
-        header = stored_batch(batch)
-        while aborted and aborted[0].first_offset <= header.base_offset:
-            gone.add(aborted.popleft().producer_id)
-        if header.is_control:
-            gone.discard(header.producer_id)
-        elif not header.is_transactional or header.producer_id not in gone:
-            yield from (each.offset for each in records_in(batch) if each.offset >= start)
 
 
 def _function(verb: str, holds: Callable[[], bool]) -> Callable[[], bool]:
