@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 import fencepost.simulation
+from fencepost.coordinator.protocol.errors import FencepostError
 
 _LIBRARIES: Final = tuple(
     str(Path(each).resolve())
@@ -24,6 +25,25 @@ _LIBRARIES: Final = tuple(
 _MOST_LINES: Final = 8
 """Maximum number of places that a report lists."""
 _MOST_NAMES: Final = 3
+
+
+_OF_ANOTHER_RUN: Final = (
+    "attached to a different loop",
+    "is bound to a different event loop",
+    "await wasn't used with future",
+)
+"""Parts of asyncio's messages about objects of another loop; the programs of a world share one."""
+
+
+def left_behind(program: str, error: BaseException) -> FencepostError | None:
+    """Return an error in place of one about an object that an earlier run or process has left, else None."""
+    if not isinstance(error, RuntimeError) or not any(each in str(error) for each in _OF_ANOTHER_RUN):
+        return None
+    return FencepostError(
+        f"{program} ended by RuntimeError: {error}. It uses an object of an earlier run or process, such "
+        "as a client, an application or a queue that is a variable of a module. A world imports no module "
+        "again: make the object within the program's function"
+    )
 
 
 class Crash(msgspec.Struct, frozen=True, kw_only=True):

@@ -161,7 +161,8 @@ def explain(
     lines += ["", f"timeline: {', '.join(map(str, pages))}"]
     document = folder / f"{stem}.json"
     if small is not None:
-        document.write_text(small.to_json())
+        if kept is None or not document.exists():  # the versions are those of the first failure
+            document.write_text(small.to_json())
         commands.insert(0, f"run it again: PYTHONHASHSEED=0 FENCEPOST_FAILURE={document} {command}")
     lines += commands
     if last.trouble:

@@ -29,6 +29,7 @@ from fencepost.simulation.trace.schema import Row, RowKind
 from fencepost.simulation.world.awaited import awaits_judged
 from fencepost.simulation.world.clients import kinds_in_sets
 from fencepost.simulation.world.crashes import Crash
+from fencepost.simulation.world.folder import own_folder
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
@@ -131,7 +132,7 @@ def run_world(
     it with another run of the seed.
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
-    with _quiet(logs=logs), _collected_by_hand():
+    with _quiet(logs=logs), _collected_by_hand(), own_folder():
         return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until, watch=watch)
 
 

@@ -46,7 +46,7 @@ class _Batch(NamedTuple):
 
 
 class _Account:
-    """What producers have sent to one partition, and what its log holds."""
+    """The batches of one partition: those that producers have sent, and those that its log holds."""
 
     def __init__(self) -> None:
         self.sent: dict[_Batch, int] = {}

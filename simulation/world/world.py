@@ -31,7 +31,7 @@ from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.world.awaited import FoundRecords
-from fencepost.simulation.world.crashes import Crash, crash_of
+from fencepost.simulation.world.crashes import Crash, crash_of, left_behind
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
@@ -235,6 +235,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         What can't be simulated ends the run, and so does a verdict such as `pytest.fail`.
         """
         self._failures += 1
+        if (left := left_behind(program.name, error)) is not None:
+            self.fail(left.with_traceback(error.__traceback__))
+            return
         if isinstance(error, OutsideWorld | NotAProgram) or not isinstance(error, _CRASHES):
             self.fail(error)
             return

@@ -29,6 +29,10 @@ TOPICS = {"orders": 1}
 CRASHES = {"member-crash": {"every": "5s"}}
 
 
+async def nothing(world: SimulatedWorld) -> None:
+    """Do nothing."""
+
+
 def play(test: Test, **settings: Any) -> WorldResult:
     return run_simulated(test, 1, **{"topics": TOPICS, "faults": (), **settings})
 
@@ -165,6 +169,24 @@ def test_faults_of_a_report_have_hit_a_program_that_they_name(tmp_path: Path) ->
     assert "(1 runs)" not in text
 
 
+_queue: asyncio.Queue[int] = asyncio.Queue()
+
+
+async def _wait_for_more() -> None:
+    await _queue.get()
+
+
+def test_object_of_an_earlier_run_is_told_with_the_way_out() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.process("worker", _wait_for_more)
+        await asyncio.sleep(1)
+
+    play(test)
+    (violation,) = play(test).violations
+    assert "worker ended by RuntimeError: " in violation.message
+    assert "make the object within the program's function" in violation.message
+
+
 # -- repeatability -----------------------------------------------------------------------------------
 
 
@@ -262,31 +284,70 @@ def test_connections_in_a_set_have_an_order_that_is_repeatable() -> None:
     assert asyncio.BaseProtocol.__hash__ is object.__hash__
 
 
+# -- files ---------------------------------------------------------------------------------------------
+
+
+def test_files_of_a_run_are_not_there_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+
+    def count_up(path: Path) -> None:
+        number = int(path.read_text()) if path.exists() else 0
+        path.write_text(str(number + 1))
+        found.append(f"{path} {number}")
+
+    async def count(path: Path) -> None:
+        count_up(path)
+
+    async def test(world: SimulatedWorld) -> None:
+        for name in ("position", "settings", "folder/data"):
+            await world.process(Path(name).name, count, Path(name)).ended()
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "settings").write_text("40")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "data").write_text("7")
+    assert [play(test).violations for _ in range(2)] == [[], []]
+    assert found == [
+        "position 0",
+        "settings 40",
+        "folder/data 7",
+        "position 0",
+        "settings 40",
+        "folder/data 8",
+    ]
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "settings"]
+    assert (tmp_path / "settings").read_text() == "40"
+    assert Path.cwd() == tmp_path
+
+
 # -- failures that are kept --------------------------------------------------------------------------
-
-
-@fencepost.simulated(seeds=1, topics=TOPICS, faults=(), processes=1)
-async def fails_at_will(world: SimulatedWorld) -> None:
-    await asyncio.sleep(1)
-    assert "FENCEPOST_TEST_FAILS" not in os.environ
 
 
 def test_kept_failure_that_no_longer_fails_is_told_with_what_has_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fails = [True]
+
+    @fencepost.simulated(seeds=1, topics=TOPICS, faults=())
+    async def test(world: SimulatedWorld) -> None:
+        assert not fails[0]
+
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FENCEPOST_TEST_FAILS", "1")
     with pytest.raises(fencepost.SimulationFailed):
-        fails_at_will()
-    monkeypatch.delenv("FENCEPOST_TEST_FAILS")
+        test()
     (document,) = tmp_path.glob("world-failures/*.json")
     kept = read_world_failure(str(document))
     assert kept.versions["python"] == sys.version.split()[0]
     assert kept.versions["aiokafka"] == versions()["aiokafka"]
     document.write_text(document.read_text().replace(f'"{kept.versions["aiokafka"]}"', '"0.1"'))
     monkeypatch.setenv("FENCEPOST_FAILURE", str(document))
+    with pytest.raises(fencepost.SimulationFailed):
+        test()
+    fails[0] = False
     with pytest.warns(FailureGone, match=r"no longer fails: .* It was written with aiokafka 0\.1 \(now "):
-        fails_at_will()
+        test()
 
 
 _FAILING = """
@@ -338,7 +399,7 @@ def test_shrink_takes_the_failure_of_a_world(
     ("seeds", "wanted"), [(2, [1, 2]), (range(100, 103), [100, 101, 102]), ([7, 3, 7], [7, 3])]
 )
 def test_seeds_are_a_number_or_the_seeds(seeds: Any, wanted: list[int]) -> None:
-    made = fencepost.simulated(seeds=seeds, topics=TOPICS)(fails_at_will.simulated.function)
+    made = fencepost.simulated(seeds=seeds, topics=TOPICS)(nothing)
     assert made.simulated.seeds == wanted
 
 
@@ -359,45 +420,47 @@ def test_progress_has_an_estimate() -> None:
     assert lines == "test_it: 80 of 200 seeds passed, about 1 min left"
 
 
+def test_interrupted_sweep_says_how_many_seeds_have_passed() -> None:
+    interrupt = KeyboardInterrupt()
+
+    def sweep_until_interrupt() -> None:
+        with Sweep("test_it", 200) as sweep:
+            sweep.passed = 7
+            raise interrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep_until_interrupt()
+    line = "test_it was interrupted: 7 of 200 seeds had passed, none had failed"
+    assert interrupt.__notes__ == [line]
+
+
 _SLOW = """
-import time
+import sys
 import fencepost
 
-@fencepost.simulated(seeds=50, topics=["orders"], faults=(), processes=1)
-async def test_slow(world):
-    open({marks!r}, "a").write("x")
-    spent = time.CLOCK_REALTIME
-    begin = sum(range(100))
-    for _ in range(3_000_000):
-        begin += 1
+@fencepost.simulated(seeds=500, topics=["orders"], faults=(), processes=1)
+async def slow(world):
+    print("runs", flush=True)
+
+if __name__ == "__main__":
+    slow()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_interrupted_sweep_says_how_many_seeds_have_passed(tmp_path: Path, number: int) -> None:
-    marks = tmp_path / "marks"
-    marks.touch()
-    (tmp_path / "test_slow.py").write_text(_SLOW.format(marks=str(marks)))
+def test_terminated_sweep_says_how_many_seeds_have_passed(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text(_SLOW)
     process = subprocess.Popen(
-        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", "test_slow.py"],
-        cwd=tmp_path,
-        env={each: value for each, value in os.environ.items() if not each.startswith("PYTEST")},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+        [sys.executable, "slow.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    while marks.stat().st_size < 3:
-        assert process.poll() is None
-    process.send_signal(number)
-    out, _ = process.communicate()
-    found = re.search(r"test_slow was interrupted: (\d+) of 50 seeds had passed", out)
-    assert found, out
+    assert process.stderr is not None
+    seen = 0
+    while seen < 3:
+        line = process.stderr.readline()
+        assert line
+        seen += line == "runs\n"
+    process.terminate()
+    _, told = process.communicate()
+    found = re.search(r"slow was interrupted: (\d+) of 500 seeds had passed, none had failed", told)
+    assert found, told
     assert int(found[1]) >= 1
-    assert process.returncode in (2, -number)
-
-
-def test_timeout_of_pytest_says_how_many_seeds_have_passed(tmp_path: Path) -> None:
-    (tmp_path / "test_slow.py").write_text(_SLOW.format(marks=str(tmp_path / "marks")))
-    done = _pytest(tmp_path, "-n0", "--timeout", "6", "test_slow.py")
-    assert re.search(r"test_slow was interrupted: \d+ of 50 seeds had passed", done.stdout + done.stderr)
-    assert done.returncode == 1
+    assert process.returncode == -signal.SIGTERM
