@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
+from types import GeneratorType
 from typing import Any, Final, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -81,8 +83,28 @@ class OfHosts(dict[str, _V]):
         return made
 
 
+_PASSES_ON: Final = frozenset(
+    {"report", "_report", "report_all", "rule_of", "take_down", "_finding", "_found"}
+)
+"""Functions that pass findings of others on."""
+
+
+def rule_of(findings: object = None) -> str:
+    """Return the name of the rule that has just found something: its module and its function.
+
+    That is the innermost generator of `findings`, or else the function that reports.
+    """
+    while isinstance(inner := getattr(findings, "gi_yieldfrom", None), GeneratorType):
+        findings = inner
+    frame = getattr(findings, "gi_frame", None) or sys._getframe()
+    while frame.f_code.co_name in _PASSES_ON:
+        frame = frame.f_back
+    module = frame.f_globals["__name__"].removeprefix("fencepost.simulation.")
+    return f"{module}:{frame.f_code.co_qualname}"
+
+
 class FindingReporter(WorldObserver):
-    """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
+    """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times for a rule."""
 
     left_out: frozenset[str] = frozenset()
     """Invariants that do not apply to the world: no finding of them is reported."""
@@ -91,25 +113,28 @@ class FindingReporter(WorldObserver):
         """Keep the world, and the receiver of findings."""
         self.world = world
         self._report = report
-        self._reported: dict[str, int] = {}
+        self._reported: dict[tuple[str, str], int] = {}
 
-    def report(self, invariant: str, message: str) -> None:
-        """Pass one finding on, unless enough of its kind were reported.
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
+        """Pass one finding on, unless the rule has reported this invariant often enough.
+
+        `rule` is the function that found it, see `rule_of`.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
         INVARIANTS[invariant]
         if invariant in self.left_out:
             return
-        count = self._reported.get(invariant, 0)
+        kind = invariant, rule or rule_of()
+        count = self._reported.get(kind, 0)
         if count < REPORTS_PER_INVARIANT:
-            self._reported[invariant] = count + 1
-            self._report(invariant, message)
+            self._reported[kind] = count + 1
+            self._report(invariant, message, kind[1])
 
     def report_all(self, findings: Iterable[Finding]) -> None:
         """Pass findings on."""
         for invariant, message in findings:
-            self.report(invariant, message)
+            self.report(invariant, message, rule_of(findings))
 
 
 class Checker(FindingReporter, Observer):

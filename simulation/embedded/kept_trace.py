@@ -118,11 +118,11 @@ class KeptTrace:
         """Append a row that belongs to no step of a coordinator."""
         self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))
 
-    def report(self, group: str, invariant: str, message: str) -> None:
+    def report(self, group: str, invariant: str, message: str, /, rule: str = "") -> None:
         """Append a violation with a row of its own. Its message has names of members in place of ids."""
         message = self.names.told(message)
         self.violations.append(
-            Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
+            Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message, rule=rule)
         )
         self.keep(group, (self.now_us, "", RowKind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
 

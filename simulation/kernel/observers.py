@@ -38,6 +38,8 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     t_us: int
     message: str
+    rule: str = ""
+    """The function that found it, such as `checkers.heartbeats:check_answer`; empty if that is not known."""
 
 
 class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,8 +64,12 @@ class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):
 StepEvent: TypeAlias = Event | RecordsObserved
 """The event of a coordinator's step."""
 
-Report: TypeAlias = Callable[[str, str], None]
-"""Takes the invariant's name and a message; the world adds the time and the place in the trace."""
+
+class Report(Protocol):
+    """Takes an invariant's name and a message; the world adds the time and the place in the trace."""
+
+    def __call__(self, invariant: str, message: str, /, rule: str = "") -> None:
+        """Record one finding of that rule."""
 
 
 class CoordinatorView(Protocol):

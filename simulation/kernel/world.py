@@ -54,10 +54,10 @@ class ObservedWorld:
         for method in self.hooks[hook]:
             method(*arguments, self._time.now_us)
 
-    def report(self, invariant: str, message: str) -> None:
+    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Record a checker's finding."""
         violation = Violation(
-            invariant=invariant, seq=self._sequence(), t_us=self._time.now_us, message=message
+            invariant=invariant, seq=self._sequence(), t_us=self._time.now_us, message=message, rule=rule
         )
         self.violations.append(violation)
         for method in self.hooks["on_violation"]:

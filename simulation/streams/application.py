@@ -11,7 +11,7 @@ from typing import Protocol
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
-from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT
+from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT, rule_of
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
@@ -116,20 +116,23 @@ class ApplicationOutcomes:
             detail=detail,
         )
 
-    def report(self, invariant: str, message: str) -> None:
-        """Report a finding, unless there were enough of its kind.
+    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
+        """Report a finding, unless the rule has reported this invariant often enough.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
         INVARIANTS[invariant]
-        if sum(each.invariant == invariant for each in self.violations) < REPORTS_PER_INVARIANT:
-            self.take_down(invariant, message)
+        rule = rule or rule_of()
+        known = sum(each.invariant == invariant and each.rule == rule for each in self.violations)
+        if known < REPORTS_PER_INVARIANT:
+            self.take_down(invariant, message, rule)
 
-    def take_down(self, invariant: str, message: str) -> None:
+    def take_down(self, invariant: str, message: str, rule: str = "") -> None:
         """Add a violation of any invariant."""
         self._add("", RowKind.VIOLATION, error=invariant, detail=message)
+        now_us, seq = self._schedule.now_us, self.recorder.seq
         self.violations.append(
-            Violation(invariant=invariant, seq=self.recorder.seq, t_us=self._schedule.now_us, message=message)
+            Violation(invariant=invariant, seq=seq, t_us=now_us, message=message, rule=rule)
         )
 
     def on_host(self, name: str, what: str) -> None:

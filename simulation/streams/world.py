@@ -131,9 +131,9 @@ class StreamsWorld(World):
         """The replicated log that all coordinators of the group write to and load from."""
         return self.cluster.journal
 
-    def report(self, invariant: str, message: str) -> None:
+    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Report a violation."""
-        self.application.take_down(invariant, message)
+        self.application.take_down(invariant, message, rule)
 
     # -- what happens -------------------------------------------------------------------------------------
 

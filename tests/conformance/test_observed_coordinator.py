@@ -31,7 +31,8 @@ from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.kernel.observers import hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, Stretch
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, Merged, RunClock, mark_before
-from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
+from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.scenarios.load import load_any
@@ -129,7 +130,9 @@ class Watch:
         self.recorder = TraceRows(world="real", group=self.group_id, sink=self.sink)
         self.observers = [TraceWriter(self.recorder), *real_checkers()]
         for observer in self.observers:
-            observer.attach(self, lambda invariant, message: self.findings.append((invariant, message)))
+            observer.attach(
+                self, lambda invariant, message, rule="": self.findings.append((invariant, message))
+            )
         self.hooks = hook_lists(self.observers)
         self.observed: ObservedCoordinator = None  # type: ignore[assignment]
         self.arrivals: list[Arrival] = []

@@ -36,7 +36,8 @@ from fencepost.simulation.lab.chaos.events import (
     TopicImageChanged,
 )
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, mark_before_sync, marks_of_commit
-from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
+from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import SLACK_US
 

@@ -28,7 +28,8 @@ from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CL
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.merge import RunClock
-from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
+from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped

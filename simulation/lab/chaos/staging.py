@@ -84,7 +84,7 @@ class Replayed(Protocol):
     def settled(self) -> bool:
         """True if everything was as it should be when the run ended."""
 
-    def report(self, invariant: str, message: str) -> None:
+    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Report a finding."""
 
     def tell_all(self, happenings: RunEvents, ended_us: int, /) -> None:

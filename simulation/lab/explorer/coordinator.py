@@ -93,7 +93,7 @@ def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
     coordinator = coordinator_host.coordinator
     checker, findings = Coordination(), list[Finding]()
     host: Any = _Host(coordinator, journal)
-    checker.attach(host, lambda invariant, message: findings.append((invariant, message)))
+    checker.attach(host, lambda invariant, message, rule="": findings.append((invariant, message)))
     checker.adopt(coordinator, 0)
     try:
         outcome = coordinator_host.process(event)

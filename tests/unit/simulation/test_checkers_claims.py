@@ -126,7 +126,9 @@ class OneGroup:
             group_id="g", members=self.hosts, hosts_by_member=hosts, active=live, topics=topics
         )
         self.checker = OneClaimant()
-        self.checker.attach(cast("WorldView", self.world), lambda name, message: self.found.append(name))
+        self.checker.attach(
+            cast("WorldView", self.world), lambda name, message, rule="": self.found.append(name)
+        )
 
     def classic(self, **given):
         """It is a classic group from now on."""

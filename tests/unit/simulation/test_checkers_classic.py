@@ -326,7 +326,7 @@ def test_a_member_joins_again_for_a_reason(what):
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_member_may_join_again_after_topics_have_changed(changes):
     checker, found = ClassicMembers(), []
-    checker.attach(world_of_members(), lambda invariant, message: found.append(invariant))
+    checker.attach(world_of_members(), lambda invariant, message, rule="": found.append(invariant))
     checker.on_member_state("m", ClassicMemberEvent.SUBSCRIBED, S.UNSUBSCRIBED, S.UNJOINED, 0)
     first = join()
     checker.on_member_request("m", first, 0)
@@ -374,7 +374,7 @@ def test_partitions_may_be_nobody_s_that_came_while_a_static_leader_was_away(siz
     made.compute_subscribed_topics()
     world = SimpleNamespace(group_id="g", members={}, topics=topic_of(size), settling_ms=0)
     checker = Liveness(lambda host: False)
-    checker.attach(cast("WorldView", world), lambda invariant, message: found.append(invariant))
+    checker.attach(cast("WorldView", world), lambda invariant, message, rule="": found.append(invariant))
     checker.on_faults_end(0)
     back = JoinGroupResponse(generation=generation, skip_assignment=True)
     join = JoinGroupRequest(

@@ -48,7 +48,7 @@ class Scene:
         self.checker = ClassicGroupsChecker()
         self.checker.attach(
             SimpleNamespace(active=self.live, coordinators={"b": SimpleNamespace(coordinator=self.live)}),
-            lambda invariant, message: self.found.append(invariant),
+            lambda invariant, message, rule="": self.found.append(invariant),
         )
         for number, has in ((1, ()), (2, owned)):
             subscription = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned=dict(has)))

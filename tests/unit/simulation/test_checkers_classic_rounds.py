@@ -78,7 +78,7 @@ class Scene:
             journal=SimpleNamespace(failing=False),
         )
         self.checker = ClassicRounds()
-        self.checker.attach(self.world, lambda invariant, message: self.found.append(invariant))
+        self.checker.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
         self.checker.on_coordinator_state("b", "active", self.now_ms * 1_000)
         image = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
         self.step(TopicsChanged(image=image))

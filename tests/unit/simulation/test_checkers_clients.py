@@ -53,7 +53,7 @@ class Scene:
         self.checker.attach(world, self.report)
         self.topics("x", LOG)
 
-    def report(self, invariant, message):
+    def report(self, invariant, message, rule=""):
         self.found.append(invariant)
         self.messages.append(message)
 

@@ -31,7 +31,7 @@ def checker_of(commit: str) -> Any:
     world.scenario = msgspec.structs.replace(world.scenario, application=application)
     checker: Any = CommitRetries()
     checker.found = []
-    checker.attach(world, lambda invariant, message: checker.found.append(invariant))
+    checker.attach(world, lambda invariant, message, rule="": checker.found.append(invariant))
     checker.on_member_host("m", "start", 0)
     return checker
 

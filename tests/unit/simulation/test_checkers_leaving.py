@@ -65,7 +65,7 @@ def test_a_static_member_that_comes_back_keeps_its_place(request_, is_static, st
     host = world.members["m"]
     host.instance_id, host.wanted = "a" if is_static else None, wanted
     found: list[str] = []
-    checker.attach(world, lambda invariant, message: found.append(invariant))
+    checker.attach(world, lambda invariant, message, rule="": found.append(invariant))
     checker.on_member_host("m", "start", 0)
     if stopped:
         checker.on_member_host("m", "stop", SECOND)

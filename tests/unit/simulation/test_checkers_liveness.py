@@ -122,7 +122,7 @@ def calm():
     )
     checker.attach(
         SimpleNamespace(settling_ms=10_000, config=config),
-        lambda invariant, message: checker.found.append(invariant),
+        lambda invariant, message, rule="": checker.found.append(invariant),
     )
     writes(checker, EPOCH_RAISED, 99)
     checker.on_faults_end(100 * SECOND)

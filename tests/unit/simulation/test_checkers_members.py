@@ -228,7 +228,9 @@ def test_an_incomplete_join_is_flagged():
 def test_a_join_asks_for_the_assignor_of_its_settings(assignor, broken):
     found: list[str] = []
     checker = Requests()
-    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    checker.attach(
+        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
+    )
     checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
     checker.on_member_request("m", heartbeat(0, server_assignor=assignor), 0)
     assert found == broken
@@ -328,7 +330,7 @@ def test_a_member_that_has_left_reports_that_it_owns_nothing(event, flagged):
     world = world_of_members()
     world.members["m"].driver = SimpleNamespace(assignment=(P0,), is_calling_back=False)
     checker = Requests()
-    checker.attach(cast(WorldView, world), lambda invariant, message: found.append(invariant))
+    checker.attach(cast(WorldView, world), lambda invariant, message, rule="": found.append(invariant))
     checker.on_member_state("m", event, "PREPARE_LEAVING", "UNSUBSCRIBED", 0)
     assert found == (["owned-honest"] if flagged else [])
 
@@ -384,7 +386,9 @@ def test_who_looks_for_the_coordinator_may_be_silent(searches):
     """An answer to another request may say that the coordinator moved, long after heartbeats worked."""
     found: list[str] = []
     checker = Requests()
-    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    checker.attach(
+        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
+    )
     checker.on_member_state("m", "subscribe", "UNSUBSCRIBED", "JOINING", 0)
     joined = heartbeat(0)
     checker.on_member_request("m", joined, 0)
@@ -450,7 +454,9 @@ def test_names_that_the_coordinator_has_already_are_flagged(sender):
 def test_a_commit_of_its_own_out_of_the_group_is_flagged():
     found: list[str] = []
     checker = Requests()
-    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    checker.attach(
+        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
+    )
     offsets = {P0: OffsetAndMetadata(offset=1)}
     commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=offsets)
     checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
@@ -467,7 +473,7 @@ def test_a_manual_commit_after_a_fatal_error_or_without_offsets_is_flagged(state
     checker = Requests()
     world = world_of_members()
     world.scenario = SimpleNamespace(application=SimpleNamespace(commit="manual"))
-    checker.attach(cast(WorldView, world), lambda invariant, message: found.append(invariant))
+    checker.attach(cast(WorldView, world), lambda invariant, message, rule="": found.append(invariant))
     offsets = {} if offset is None else {P0: OffsetAndMetadata(offset=offset)}
     checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
     checker.on_member_state("m", "", "JOINING", state, 1)
@@ -527,7 +533,7 @@ def test_a_release_without_a_commit_is_flagged():
 
 def test_what_was_handed_over_before_its_topic_was_deleted_is_no_progress_of_the_next():
     checker, found = Records(), []
-    checker.report = lambda invariant, message: found.append(invariant)  # type: ignore[method-assign]
+    checker.report = lambda invariant, message, rule="": found.append(invariant)  # type: ignore[method-assign]
     checker.on_callback("a", "assigned", "begin", (P0,), 0)
     checker.on_records_delivered("a", P0, 0, 10, 0)
     checker.on_records_processed("a", P0, 0, 10, 1)

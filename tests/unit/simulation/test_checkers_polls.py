@@ -40,7 +40,9 @@ REFUSED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 def attached(checker: Any, **fields: Any) -> Any:
     """A checker with what it has found; `m` has started."""
     checker.found = []
-    checker.attach(world_of_members(**fields), lambda invariant, message: checker.found.append(invariant))
+    checker.attach(
+        world_of_members(**fields), lambda invariant, message, rule="": checker.found.append(invariant)
+    )
     checker.on_member_host("m", "start", 0)
     return checker
 

@@ -51,7 +51,7 @@ class Scene:
         )
         self.checker.attach(self.world, self.report)
 
-    def report(self, invariant: str, message: str) -> None:
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
         self.found.append(invariant)
         self.messages.append(message)
 

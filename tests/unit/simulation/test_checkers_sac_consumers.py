@@ -45,7 +45,7 @@ class Scene:
         self.clients: dict[str, Any] = {}
         world: Any = SimpleNamespace(cluster=cluster, clients=self.clients, scenario=load_any("sac-churn"))
         self.checker = SacConsumers()
-        self.checker.attach(world, lambda invariant, message: self.found.append(invariant))
+        self.checker.attach(world, lambda invariant, message, rule="": self.found.append(invariant))
         self.state = S.UNSUBSCRIBED
 
     @property

@@ -80,7 +80,7 @@ class Scene:
         self.bookkeeping, self.timing = SacBookkeeping(), SacTiming()
         self.checkers: tuple[SacChecker, ...] = (SacSteps(), self.bookkeeping, self.timing)
         for checker in self.checkers:
-            checker.attach(world, lambda invariant, message: self.found.append(invariant))
+            checker.attach(world, lambda invariant, message, rule="": self.found.append(invariant))
         self.timing.on_leader("a", "active", 0)
 
     def step(self, event: SacInput, tamper: Tamper = same, after_s: int = 1) -> list[str]:

@@ -43,7 +43,7 @@ class Judged:
         )
         self.found: set[str] = set()
         self.checker = Coordination()
-        self.checker.attach(world, lambda invariant, message: self.found.add(invariant))
+        self.checker.attach(world, lambda invariant, message, rule="": self.found.add(invariant))
         self.now_ms = 0
         self.step(TopicsChanged(image=IMAGE))
 

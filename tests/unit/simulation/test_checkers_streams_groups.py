@@ -139,7 +139,7 @@ class Scene:
             loop=SimpleNamespace(now_us=0),
             scenario=SimpleNamespace(group=SimpleNamespace(id="g", protocol="streams")),
         )
-        self.checker.attach(world, lambda invariant, message: self.found.append(invariant))
+        self.checker.attach(world, lambda invariant, message, rule="": self.found.append(invariant))
         self.step(TopicsChanged(image=topics(*names)))
 
     def step(self, event: Event, tamper: Tamper = same) -> Outcome:

@@ -37,7 +37,7 @@ class Scene:
             scenario=SimpleNamespace(topics=[SimpleNamespace(name="orders")]),
             members={THREAD: SimpleNamespace(driver=self.driver)},
         )
-        self.checker.attach(world, lambda invariant, message: self.found.append(invariant))
+        self.checker.attach(world, lambda invariant, message, rule="": self.found.append(invariant))
         self.checker.on_member_host(THREAD, "start", 0)
 
     def moves(self, target: S) -> None:

@@ -72,7 +72,7 @@ class Scene:
         self.now_ms = 0
         self.checkers = (Coordination(), Transactions())
         for checker in self.checkers:
-            checker.attach(self.world, lambda invariant, message: self.found.append(invariant))
+            checker.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
         self.step(TopicsChanged(image=IMAGE))
 
     def step(self, event, tamper=same):

@@ -22,7 +22,8 @@ from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.coordination import ObservedCoordination
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
-from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
+from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.rows import TraceRows
@@ -71,7 +72,9 @@ class Watch(Observer):
         checkers = [each for each in real_checkers() if isinstance(each, ObservedCoordination)]
         observers = [TraceWriter(self.recorder), *checkers]
         for observer in observers:
-            observer.attach(self, lambda invariant, message: self.findings.append((invariant, message)))  # type: ignore[arg-type]
+            observer.attach(
+                self, lambda invariant, message, rule="": self.findings.append((invariant, message))
+            )  # type: ignore[arg-type]
         self.observed = ObservedCoordinator(
             group_id,
             "nowhere:1",

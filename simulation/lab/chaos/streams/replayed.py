@@ -118,9 +118,9 @@ class ReplayedApplication:
         """The violations that were found."""
         return self.application.violations
 
-    def report(self, invariant: str, message: str) -> None:
+    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Report a finding."""
-        self.application.report(invariant, message)
+        self.application.report(invariant, message, rule)
 
     def tell_all(self, happenings: RunEvents, ended_us: int) -> None:
         """Replay all events, until the end of the run."""
