@@ -292,7 +292,7 @@ def mutants() -> Iterator[str]:
     """The table of mutants, each hunted with twenty seeds."""
     yield "| mutant | bug | what it does | seeds that show it | reported as |"
     yield "|---|---|---|---|---|"
-    for name, result in hunt_all(range(20)).items():
+    for name, result in hunt_all(range(20), processes=os.cpu_count() or 1).items():
         mutant = MUTANTS[name]
         bug = _bug(name)
         by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)

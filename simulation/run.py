@@ -8,7 +8,7 @@ import gc
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -137,6 +137,7 @@ def run(
     progress: Progress | None = None,
     max_events: int | None = None,
     raises: bool = True,
+    until: Container[str] = (),
 ) -> RunResult:
     """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces the built-in checkers.
 
@@ -145,6 +146,8 @@ def run(
     An exception in the simulated code ends the run and is raised. Without `raises` it becomes the last
     violation, with its type (`RAISED`), and the result covers what came before it. Exceptions of `trace` and
     `progress` are always raised.
+
+    A violation of an invariant in `until` ends the run soon; it has not converged then.
 
     The caller closes the trace. A run has its own event loop. If a loop already runs (in an async test or a
     notebook), use `await asyncio.to_thread(run, ...)`.
@@ -180,7 +183,12 @@ def run(
                     pass_interrupts_on()
                     failures.check()
                 beside.tell(until_us / chosen.end_us)
-            converged = world.end()
+                if until and any(each.invariant in until for each in world.violations):
+                    converged, ended_us = False, loop.now_us
+                    world.vanish()
+                    break
+            else:
+                converged = world.end()
             recorder.add(loop.now_us, "", RowKind.RUN_END.value)
             loop.run_until(loop.now_us)
             failures.check()

@@ -51,6 +51,9 @@ def mutants(
             "--automatic: the limit on runs of each mutant. Default: 100."
         ),
     ] = None,
+    whole: Annotated[
+        bool, Parameter(help="Run every seed to its end. Default: stop at three seeds that show the bug.")
+    ] = False,
     list_: Annotated[bool, Parameter(name="--list", help="List the mutants without running them.")] = False,
     automatic: Annotated[
         bool, Parameter(help="Change the cores in one place at a time, and count what the checkers notice.")
@@ -70,8 +73,8 @@ def mutants(
 ) -> int:
     """Test the checkers: put known bugs back one at a time, and report which of them a checker catches.
 
-    Every seed runs with the bug and without it. A mutant is caught if healthy code passes, and if a checker
-    that is meant to see the bug reports it in at least a tenth of the seeds.
+    Every seed runs with the bug and without it, on all cores. A mutant is caught if healthy code passes, and
+    if a checker that is meant to see the bug reports it in at least a tenth of the seeds.
 
     With --automatic, mutants are thousands of small changes to the code of the coordinator and of the
     members. A core's score is the share that a checker kills, out of the mutants that change what runs do.
@@ -80,6 +83,7 @@ def mutants(
     """
     configure_logs()
     if automatic:
+        only_with("no --automatic", {"--whole": (whole, False)})
         only_with("--sample", {"--salt": (salt, "")} if sample is None else {})
         drawn = Sampling(sample, salt)
         return _automatic(names, seeds, drawn, page, master, only_list=list_, json=json)
@@ -92,12 +96,13 @@ def mutants(
             "--master": (master, LOCAL),
         },
     )
-    return _hunt(names, seeds or _HUNTED, only_list=list_, json=json)
+    return _hunt(names, seeds or _HUNTED, whole=whole, only_list=list_, json=json)
 
 
-def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> int:
-    from fencepost.simulation.lab.hunt import hunt_all
+def _hunt(names: Sequence[str], seeds: str, *, whole: bool, only_list: bool, json: bool) -> int:
+    from fencepost.simulation.lab.hunt import ENOUGH, hunt_all
     from fencepost.simulation.mutants.registry import MUTANTS, known_names
+    from fencepost.simulation.world.spread import child_count
 
     chosen = known_names(names)
     if only_list:
@@ -122,15 +127,22 @@ def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> i
     results: dict[str, MutantResult] = {}
     interrupted = False
     try:
-        with progress_for(json=json, lines=True).step("hunting", len(chosen) * len(which)) as advance:
+        with progress_for(json=json, lines=True).step("hunting", len(chosen)) as advance:
+
+            def keep(result: MutantResult) -> None:
+                results[result.mutant] = result
+                advance(1)
+
             hunt_all(
                 which,
                 names=chosen,
-                progress=advance,
-                hunted=lambda result: results.update({result.mutant: result}),
+                enough=None if whole else ENOUGH,
+                processes=child_count(None, len(chosen)),
+                hunted=keep,
             )
     except KeyboardInterrupt:
         interrupted = True
+    results = {name: results[name] for name in chosen if name in results}
     if json:
         print_json(results)
     else:

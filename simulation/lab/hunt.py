@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import multiprocessing
+import signal
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Final, TypeAlias
 
 import msgspec
@@ -19,6 +23,8 @@ Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
 """True if healthy code broke no invariant, by scenario, overrides and seed."""
 
 
+ENOUGH: Final = 3
+"""Number of hits that end a hunt early."""
 LEAST_SHARE: Final = 0.1
 """A mutant is caught if at least this share of the seeds shows it."""
 
@@ -48,21 +54,20 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """True if the code without the bug passed the same runs."""
 
 
-def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
+def violations_of(
+    scenario: str, seed: int, overrides: Iterable[str] = (), *, until: Container[str] = ()
+) -> list[Violation]:
     """Return what the checkers report in one run. A run that ends with an exception reports until then."""
-    return run(load_any(scenario, overrides=overrides), seed, raises=False).violations
+    return run(load_any(scenario, overrides=overrides), seed, raises=False, until=until).violations
 
 
 def hunt(
-    mutant: Mutant,
-    seeds: Iterable[int],
-    *,
-    survivors: Survivors | None = None,
-    progress: Callable[[int], None] | None = None,
+    mutant: Mutant, seeds: Iterable[int], *, survivors: Survivors | None = None, enough: int | None = None
 ) -> MutantResult:
     """Run each seed in one of the mutant's scenarios, with the mutant and without it.
 
-    `survivors` remembers runs of healthy code between mutants. `progress` is called with 1 after each seed.
+    `survivors` remembers runs of healthy code between mutants. With `enough` hits, if these show that the
+    mutant is caught, the hunt ends. Each run then ends at its first hit, so `by` may lack later reports.
     """
     known = {} if survivors is None else survivors
     healthy = True
@@ -76,14 +81,15 @@ def hunt(
             known[key] = not violations_of(scenario, seed, mutant.overrides)
         healthy = healthy and known[key]
         with mutant.apply():
-            found = violations_of(scenario, seed, mutant.overrides)
+            until = mutant.expected if enough else ()
+            found = violations_of(scenario, seed, mutant.overrides, until=until)
         runs += 1
         meant = [violation for violation in found if violation.invariant in mutant.expected]
         if meant:
             hits.append((scenario, seed, meant[0].message))
             by.update({violation.invariant for violation in found})
-        if progress is not None:
-            progress(1)
+        if enough and len(hits) >= enough and len(hits) >= LEAST_SHARE * runs:
+            break
     share = len(hits) / runs if runs else 0.0
     low, high = share_interval(len(hits), runs)
     first = hits[0] if hits else ("", -1, "")
@@ -107,20 +113,43 @@ def hunt_all(
     seeds: Sequence[int],
     *,
     names: Iterable[str] = (),
-    progress: Callable[[int], None] | None = None,
+    enough: int | None = None,
+    processes: int = 1,
     hunted: Callable[[MutantResult], None] | None = None,
 ) -> Mapping[str, MutantResult]:
-    """Hunt mutants with these seeds; all of them, or those that are named.
+    """Hunt mutants with these seeds; all of them, or those that are named. `hunt` explains `enough`.
 
-    `progress` is called with the number of further runs of mutants that are done, `hunted` with each mutant's
-    result.
+    `hunted` is called with each mutant's result, in no particular order if there are several processes.
 
     :raises FencepostError: if a name is not a mutant's.
     """
-    survivors: Survivors = {}
+    chosen = known_names(names)
     found: dict[str, MutantResult] = {}
-    for name in known_names(names):
-        found[name] = hunt(MUTANTS[name], seeds, survivors=survivors, progress=progress)
-        if hunted is not None:
-            hunted(found[name])
-    return found
+    with ExitStack() as stack:
+        hunt_one = functools.partial(_hunt_one, seeds=seeds, enough=enough, survivors={})
+        results: Iterable[MutantResult] = map(hunt_one, chosen)
+        if processes > 1 and len(chosen) > 1:
+            pool = stack.enter_context(
+                multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts)
+            )
+            results = pool.imap_unordered(functools.partial(_hunt_one, seeds=seeds, enough=enough), chosen)
+        for result in results:
+            found[result.mutant] = result
+            if hunted is not None:
+                hunted(result)
+    return {name: found[name] for name in chosen}
+
+
+_survivors: Survivors = {}
+"""Runs of healthy code that this process of several has made."""
+
+
+def _hunt_one(
+    name: str, *, seeds: Sequence[int], enough: int | None, survivors: Survivors = _survivors
+) -> MutantResult:
+    return hunt(MUTANTS[name], seeds, survivors=survivors, enough=enough)
+
+
+def _ignore_interrupts() -> None:
+    """Leave an interrupt to the process that started this one."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -105,14 +105,15 @@ def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(
 
     first, second = list(MUTANTS)[:2]
 
-    def hunted(mutant: Any, seeds: Any, **more: Any) -> hunt.MutantResult:
-        if mutant.name == second:
-            signal.raise_signal(number)
-        return hunt.MutantResult(
-            mutant=mutant.name, caught=True, seeds=1, hits=1, share=1.0, share_low=0.2, share_high=1.0
+    def hunt_all(*_: Any, hunted: Any, **more: Any) -> None:
+        hunted(
+            hunt.MutantResult(
+                mutant=first, caught=True, seeds=1, hits=1, share=1.0, share_low=0.2, share_high=1.0
+            )
         )
+        signal.raise_signal(number)
 
-    monkeypatch.setattr(hunt, "hunt", hunted)
+    monkeypatch.setattr(hunt, "hunt_all", hunt_all)
     assert main(["mutants", first, second, "--json"]) == 130
     told = capsys.readouterr()
     assert list(json.loads(told.out)) == [first]

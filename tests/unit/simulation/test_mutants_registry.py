@@ -143,7 +143,7 @@ def script(monkeypatch):
 
                 return on()
 
-        def violations_of(scenario, seed, overrides=()):
+        def violations_of(scenario, seed, overrides=(), *, until=()):
             return (mutated if switch["on"] else healthy).get(seed, [])
 
         monkeypatch.setattr(hunting, "violations_of", violations_of)
@@ -220,3 +220,16 @@ def test_a_lost_owner_is_caught():
     result = hunt_all(range(10), names=["owner-entry-lost"])["owner-entry-lost"]
     assert result.caught, result
     assert "owners-map" in result.by
+
+
+def test_a_hunt_ends_with_enough_hits_and_each_run_with_its_first():
+    mutant = MUTANTS["owner-entry-lost"]
+    whole, short = hunt(mutant, range(20)), hunt(mutant, range(20), enough=3)
+    assert short.caught
+    assert (short.hits, short.message) == (3, whole.message)
+    assert short.seeds < whole.seeds == 20
+
+
+def test_several_processes_hunt_as_one_does():
+    names = ["owner-entry-lost", "epoch-moves-in-revocation"]
+    assert hunt_all(range(4), names=names, processes=2) == hunt_all(range(4), names=names)
