@@ -65,6 +65,18 @@ def mutants(
     salt: Annotated[
         str, Parameter(help="With --sample: any text; a different text draws a different sample.")
     ] = "",
+    matrix: Annotated[
+        Path | None,
+        Parameter(help="Write to this file which rule reports which mutant in which runs. Takes an hour."),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        Parameter(help="With --matrix: do not run; show what that file's judge misses next to this one's."),
+    ] = None,
+    without: Annotated[
+        tuple[str, ...],
+        Parameter(help="With --matrix: do not run; show what is missed without rules whose names begin so."),
+    ] = (),
     page: Annotated[
         Path | None, Parameter(help="Write the score and the survivors as Markdown to this file.")
     ] = None,
@@ -82,6 +94,9 @@ def mutants(
     never reached.
     """
     configure_logs()
+    only_with("--matrix", {} if matrix else {"--compare": (compare, None), "--without": (without, ())})
+    if matrix is not None:
+        return _matrix(matrix, compare, without, json=json)
     if automatic:
         only_with("no --automatic", {"--whole": (whole, False)})
         only_with("--sample", {"--salt": (salt, "")} if sample is None else {})
@@ -97,6 +112,38 @@ def mutants(
         },
     )
     return _hunt(names, seeds or _HUNTED, whole=whole, only_list=list_, json=json)
+
+
+def _matrix(path: Path, other: Path | None, rules: Sequence[str], *, json: bool) -> int:
+    from fencepost.simulation.lab.mutation import matrix
+    from fencepost.simulation.world.spread import child_count
+
+    if other is None and not rules:
+        writable_file(path, "--matrix")
+        with progress_for(json=json, lines=True).step("matrix", matrix.row_count()) as advance:
+            matrix.make_matrix(path, progress=advance, processes=child_count(None, matrix.row_count()))
+        return 0
+    rows = matrix.read_matrix(path)
+    after = rows if other is None else matrix.read_matrix(other)
+    found = list(matrix.differences(rows, matrix.without(after, rules) if rules else after))
+    if json:
+        print_json(found)
+    else:
+        _print_list(
+            ("name", "judge", "what", "before", "after", "no longer reported, or new"),
+            [
+                (
+                    each.name,
+                    "of real runs" if each.blind else "",
+                    each.what,
+                    f"{each.before}",
+                    f"{each.after}",
+                    ", ".join(each.by),
+                )
+                for each in found
+            ],
+        )
+    return 1 if found else 0
 
 
 def _hunt(names: Sequence[str], seeds: str, *, whole: bool, only_list: bool, json: bool) -> int:

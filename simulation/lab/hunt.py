@@ -6,9 +6,8 @@ import functools
 import multiprocessing
 import signal
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from typing import Final, TypeAlias
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -18,6 +17,9 @@ from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.registry import MUTANTS, known_names
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
 """True if healthy code broke no invariant, by scenario, overrides and seed."""
@@ -125,29 +127,29 @@ def hunt_all(
     """
     chosen = known_names(names)
     found: dict[str, MutantResult] = {}
-    with ExitStack() as stack:
-        hunt_one = functools.partial(_hunt_one, seeds=seeds, enough=enough, survivors={})
-        results: Iterable[MutantResult] = map(hunt_one, chosen)
-        if processes > 1 and len(chosen) > 1:
-            pool = stack.enter_context(
-                multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts)
-            )
-            results = pool.imap_unordered(functools.partial(_hunt_one, seeds=seeds, enough=enough), chosen)
-        for result in results:
-            found[result.mutant] = result
-            if hunted is not None:
-                hunted(result)
+    hunt_one = functools.partial(_hunt_one, seeds=seeds, enough=enough)
+    for result in process_map(hunt_one, chosen, processes):
+        found[result.mutant] = result
+        if hunted is not None:
+            hunted(result)
     return {name: found[name] for name in chosen}
 
 
 _survivors: Survivors = {}
-"""Runs of healthy code that this process of several has made."""
+"""Runs of healthy code that this process has made."""
 
 
-def _hunt_one(
-    name: str, *, seeds: Sequence[int], enough: int | None, survivors: Survivors = _survivors
-) -> MutantResult:
-    return hunt(MUTANTS[name], seeds, survivors=survivors, enough=enough)
+def _hunt_one(name: str, *, seeds: Sequence[int], enough: int | None) -> MutantResult:
+    return hunt(MUTANTS[name], seeds, survivors=_survivors, enough=enough)
+
+
+def process_map(function: Callable[[T], R], items: Sequence[T], processes: int) -> Iterator[R]:
+    """Yield the function's results: in order from this process, and in any order from several."""
+    if processes < 2 or len(items) < 2:
+        yield from map(function, items)
+        return
+    with multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts) as pool:
+        yield from pool.imap_unordered(function, items)
 
 
 def _ignore_interrupts() -> None:

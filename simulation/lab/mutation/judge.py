@@ -6,12 +6,13 @@ its statement is reached, in a process of its own, since it may never come to an
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from types import CodeType
-from typing import Final, Literal, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -126,27 +127,12 @@ def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun], *, code: CodeType
     """Judge a mutant by these runs, in a process of its own; `code` takes the place of the mutant's."""
     if not runs:
         return Judgement(mutant=mutant, verdict="unreached")
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(
-        target=_judge_and_send, args=(mutant, code or mutated_code(mutant), runs, theirs), daemon=True
+    result, at, how = in_own_process(
+        functools.partial(
+            _with_code, mutant, code or mutated_code(mutant), functools.partial(_verdict, mutant, runs)
+        )
     )
-    process.start()
-    theirs.close()
-    at, how = 0, "does not end"
-    try:
-        while ours.poll(_SILENCE_S):
-            said = ours.recv()
-            if isinstance(said, Judgement):
-                return said
-            at = said
-    except EOFError:
-        how = "its process ended"
-    finally:
-        ours.close()
-        process.kill()
-        process.join()
-    return Judgement(
+    return result or Judgement(
         mutant=mutant,
         verdict="crashed",
         runs=at + 1,
@@ -156,24 +142,63 @@ def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun], *, code: CodeType
     )
 
 
-def _judge_and_send(
-    mutant: AutomaticMutant, code: CodeType, runs: Sequence[HealthyRun], connection: Connection
-) -> None:
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Callable[[int], None]], T]
+"""Runs a mutant; calls its argument with the index of each run before that begins."""
+
+
+def in_own_process(work: Work[T]) -> tuple[T | None, int, str]:
+    """Return what the work returns, in a process that is ended if a run takes too long, or too much memory.
+
+    If it has no result, return None, the index of the run that began last, and what happened.
+    """
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_work_and_send, args=(work, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    at, how = 0, "does not end"
+    try:
+        while ours.poll(_SILENCE_S):
+            said = ours.recv()
+            if isinstance(said, _Done):
+                return said.result, at, ""
+            at = said
+    except EOFError:
+        how = "its process ended"
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+    return None, at, how
+
+
+class _Done(NamedTuple):
+    """The result of a process; other messages are indices of runs."""
+
+    result: Any
+
+
+def _work_and_send(work: Work[Any], connection: Connection) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection.send(_Done(work(connection.send)))
+
+
+def _with_code(mutant: AutomaticMutant, code: CodeType, work: Work[T], alive: Callable[[int], None]) -> T:
     function = function_of(mutant.module, mutant.function)
     assert function is not None
     with with_code(function, code):
-        connection.send(_verdict(mutant, runs, connection))
+        return work(alive)
 
 
-def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Connection) -> Judgement:
+def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], alive: Callable[[int], None]) -> Judgement:
     changed = 0
     shown = -1
     shown_digest = ""
     crash: tuple[int, str] | None = None
     for index, healthy in enumerate(runs):
-        connection.send(index)
+        alive(index)
         try:
             limit = healthy.events * _EVENTS + _MOST_EVENTS
             result = run(load_any(healthy.scenario), healthy.seed, max_events=limit, raises=False)
