@@ -59,7 +59,7 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed: int = 0
     """Runs of an automatic mutant with another digest than healthy code has."""
     crashed: str = ""
-    """What ended a run early, if something did."""
+    """The exception or the limit that ended a run early; empty without one."""
     found: dict[str, tuple[int, ...]] = {}
     """By invariant and rule, such as `one-owner checkers.ownership:Ownership.check`, the indices of runs."""
 
