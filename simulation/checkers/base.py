@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.simulation.checkers.catalogue import INVARIANTS
-from fencepost.simulation.kernel.observers import Observer, Report, WorldObserver, WorldView
+from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldObserver, WorldView
 
 _V = TypeVar("_V")
 
@@ -109,7 +109,7 @@ class FindingReporter(WorldObserver):
     left_out: frozenset[str] = frozenset()
     """Invariants that do not apply to the world: no finding of them is reported."""
 
-    def attach(self, world: Any, report: Report) -> None:
+    def attach(self, world: Any, report: FindingReport) -> None:
         """Keep the world, and the receiver of findings."""
         self.world = world
         self._report = report

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.simulation.kernel.observers import Report, WorldView
+    from fencepost.simulation.kernel.observers import FindingReport, WorldView
 
 
 _MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -144,7 +144,7 @@ class Coordination(Checker):
     has_the_time = True
     """True if coordinators use the time of the observers; without it nothing is judged by time."""
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()
@@ -485,7 +485,7 @@ class ObservedCoordination(Checker):
     The world's `active` coordinator is the replayed one, and has applied the records of the step.
     """
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()

@@ -30,7 +30,7 @@ from fencepost.simulation.checkers.producers import KnownProducers
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.protocol.topics import Topic
-    from fencepost.simulation.kernel.observers import Report, StepEvent, TransactionsView, WorldView
+    from fencepost.simulation.kernel.observers import FindingReport, StepEvent, TransactionsView, WorldView
 
 _NONE: Final = ErrorCode.NONE
 
@@ -252,7 +252,7 @@ class Transactions(Checker):
 
     world: TransactionsView
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
         self._offsets = StagedOffsets()

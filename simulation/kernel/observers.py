@@ -65,7 +65,7 @@ StepEvent: TypeAlias = Event | RecordsObserved
 """The event of a coordinator's step."""
 
 
-class Report(Protocol):
+class FindingReport(Protocol):
     """Takes an invariant's name and a message; the world adds the time and the place in the trace."""
 
     def __call__(self, invariant: str, message: str, /, rule: str = "") -> None:
@@ -225,7 +225,7 @@ class WorldObserver:
         base = cls.declared_by
         cls.overridden = tuple(hook for hook in cls.hooks if getattr(cls, hook) is not getattr(base, hook))
 
-    def attach(self, world: Any, report: Report) -> None:
+    def attach(self, world: Any, report: FindingReport) -> None:
         """Receive the world once, before anything happens."""
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
@@ -251,7 +251,7 @@ class Observer(WorldObserver, declares_hooks=True):
     The names of hosts are keys of the world's mappings.
     """
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Receive the world once, before anything happens."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:

@@ -15,7 +15,7 @@ from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.offsets import OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.checkers.base import FindingReporter
-from fencepost.simulation.kernel.observers import Report, WorldObserver
+from fencepost.simulation.kernel.observers import FindingReport, WorldObserver
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.clients import SacSubscriber
@@ -54,7 +54,7 @@ class SacObserver(WorldObserver, declares_hooks=True):
 
     world: SacWorld
 
-    def attach(self, world: SacWorld, report: Report) -> None:
+    def attach(self, world: SacWorld, report: FindingReport) -> None:
         """Called once, before anything happens."""
         self.world = world
 

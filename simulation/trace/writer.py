@@ -49,9 +49,9 @@ from fencepost.coordinator.streams.describe import partitions_read
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.coordinator.transactions.states import TransactionState
 from fencepost.simulation.kernel.observers import (
+    FindingReport,
     Observer,
     RecordsObserved,
-    Report,
     StepEvent,
     Violation,
     WorldView,
@@ -105,7 +105,7 @@ class TraceWriter(Observer):
         self._complete = False
         self.heartbeats = 0
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Remember the world."""
         self.world = world
         self._hosts = world.hosts_by_member

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
-from fencepost.simulation.kernel.observers import Observer, Report, WorldView
+from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldView
 from fencepost.simulation.lab.chaos.group_log_tail import LoggedRecord
 from fencepost.simulation.lab.chaos.outcomes import outcomes
 from fencepost.simulation.run import run
@@ -27,7 +27,7 @@ class Journal(Observer):
 
     batches: tuple[tuple[Record, ...], ...] = ()
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         self.world = world
 
     def on_end(self, now_us: int) -> None:

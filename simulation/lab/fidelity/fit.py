@@ -16,7 +16,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.analyses.comparison import nearest_rank
-from fencepost.simulation.kernel.observers import Observer, Report
+from fencepost.simulation.kernel.observers import FindingReport, Observer
 from fencepost.simulation.lab.chaos.round_trips import RoundTrips
 from fencepost.simulation.lab.fidelity.verdicts import TimedValue
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -53,7 +53,7 @@ class Latencies(Observer):
         self._runs = 0
         self._trips = RoundTrips()
 
-    def attach(self, world: Any, report: Report) -> None:
+    def attach(self, world: Any, report: FindingReport) -> None:
         """Observe one more run."""
         self._runs += 1
         self._trips = RoundTrips()

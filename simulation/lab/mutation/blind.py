@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import Outcome, Request
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers import real_checkers
-from fencepost.simulation.kernel.observers import Observer, Report, StepEvent, WorldView, hook_lists
+from fencepost.simulation.kernel.observers import FindingReport, Observer, StepEvent, WorldView, hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import LoggedRecord
 from fencepost.simulation.lab.chaos.observed import SETTLE_MS
 from fencepost.simulation.lab.chaos.outcomes import outcomes
@@ -76,7 +76,7 @@ class BlindJudge(Observer):
         self._image = TopicsImage()
         self._elections = self._offset = 0
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with an empty coordinator, to which the records of the world's are applied."""
         self._world = world
         self._played = PlayedCoordinator(world.group_id, config=world.config, hooks=self._hooks)

@@ -21,7 +21,13 @@ from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.coordination import ObservedCoordination
-from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
+from fencepost.simulation.kernel.observers import (
+    FindingReport,
+    Observer,
+    RecordsObserved,
+    WorldView,
+    hook_lists,
+)
 from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
 from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.run import run
@@ -40,7 +46,7 @@ class Simulated(Observer):
     def __init__(self) -> None:
         self.steps: list[tuple[int, tuple[Record, ...], TopicsImage]] = []
 
-    def attach(self, world: WorldView, report: Report) -> None:
+    def attach(self, world: WorldView, report: FindingReport) -> None:
         self.world = world
 
     def on_coordinator_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
