@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import read_file
 from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation, WorldObserver
@@ -188,10 +189,11 @@ def _found(runs: Sequence[Sequence[Violation]]) -> dict[str, tuple[int, ...]]:
 def read_matrix(path: Path) -> list[MatrixRow]:
     """Return the rows of a file.
 
-    :raises FencepostError: if it is no matrix.
+    :raises FencepostError: if it can't be read, or is no matrix.
     """
+    content = read_file(path)
     try:
-        lines = gzip.decompress(path.read_bytes()).splitlines()
+        lines = gzip.decompress(content).splitlines()
         return [msgspec.json.decode(line, type=MatrixRow) for line in lines]
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise FencepostError(f"{path}: {error}; expected a file that `mutants --matrix` wrote") from error
