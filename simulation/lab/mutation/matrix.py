@@ -93,8 +93,9 @@ def make_matrix(path: Path, *, progress: Callable[[int], None], processes: int) 
 
     take(process_map(healthy_row, names, processes))
     take(process_map(known_row, list(MUTANTS), processes))
-    noted = noted_runs(schedule(names, _NOTED_SEEDS))
-    work = [(each.name, each.core, _without_notes(runs_for(each, noted, RUNS))) for each in _sample()]
+    sample = _sample()
+    noted = noted_runs(schedule(names, _NOTED_SEEDS)) if sample else []
+    work = [(each.name, each.core, _without_notes(runs_for(each, noted, RUNS))) for each in sample]
     with ThreadPool(processes) as pool:  # each row has a process of its own
         take(pool.imap_unordered(automatic_row, work))
     encode = msgspec.json.Encoder().encode
