@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
+    OffsetCommitResponse,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
@@ -81,9 +82,9 @@ def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
 
 
 def _end_of_empty(kinds: GroupKinds, group_id: str) -> tuple[Record, ...] | None:
-    """Return the tombstones of a group without members: () without a group, None if it has members."""
+    """Return the tombstones of a group without members, a simple group too; None if it has members."""
     found = kinds.find(group_id)
-    return () if found is None else found[0].end_of_empty(found[1])
+    return end_of_classic(group_id) if found is None else found[0].end_of_empty(found[1])
 
 
 def give_way(kinds: GroupKinds, offsets: OffsetStore, group_id: str) -> tuple[Record, ...] | None:
@@ -116,9 +117,15 @@ def commit_offsets(
         fence = partial(commit.fence_without_members, group_exists=request.group_id in offsets)
     else:
         fence = partial(found[0].check_commit, found[1], image, now_ms)
-    return commit.commit(
+    outcome = commit.commit(
         request, image=image, fence=fence, metadata_max_bytes=metadata_max_bytes, now_ms=now_ms
     )
+    reply = outcome.reply
+    assert isinstance(reply, OffsetCommitResponse)
+    if found is None and not outcome.records and ErrorCode.OFFSET_METADATA_TOO_LARGE in reply.errors.values():
+        # Kafka makes the group first, and looks at the metadata of each partition then.
+        offsets.keep_emptied(request.group_id)
+    return outcome
 
 
 def fetch_offsets(
@@ -157,7 +164,10 @@ def _subscribed_in(kinds: GroupKinds, group_id: str) -> Callable[[str], bool]:
 
 
 def sweep(kinds: GroupKinds, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
-    """Return the tombstones of all offsets that are due, and of empty groups that have no others."""
+    """Return the tombstones of all offsets that are due, and of empty groups that have no others.
+
+    A group with offsets in open transactions stays (OffsetMetadataManager.cleanupExpiredOffsets).
+    """
     records: list[Record] = []
     for group_id in sorted({*kinds.group_ids(), *offsets.group_ids}):
         found = kinds.find(group_id)
@@ -173,6 +183,6 @@ def sweep(kinds: GroupKinds, offsets: OffsetStore, retention_ms: int, now_ms: in
             )
         records.extend(due)
         left = sum(map(len, offsets.topics(group_id).values())) - len(due)
-        if not left:
+        if not left and not offsets.pending(group_id):
             records.extend(_end_of_empty(kinds, group_id) or ())
     return tuple(records)

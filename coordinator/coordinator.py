@@ -10,6 +10,7 @@ The groups of one kind are a `GroupKind`, their offsets are in `offsets.store`; 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fencepost.coordinator import administration
@@ -17,7 +18,7 @@ from fencepost.coordinator.assign.spec import Assignor
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
 from fencepost.coordinator.consumer.groups import ConsumerGroups
-from fencepost.coordinator.kinds import FURTHER_KINDS, GroupKinds, no_members_removed
+from fencepost.coordinator.kinds import FURTHER_KINDS, Applier, GroupKinds, no_members_removed
 from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.commit import not_recorded
@@ -57,6 +58,8 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import (
+    GroupMetadataKey,
+    GroupMetadataValue,
     OffsetCommitKey,
     PendingOffsetCommitKey,
     Record,
@@ -104,13 +107,15 @@ class GroupCoordinator:
         self.soft = self.consumer.soft
         self.classic = ClassicGroups(config)
         """Classic groups, durable and as they run."""
-        self.offsets = OffsetStore()
+        self.offsets = OffsetStore(self._has_group)
         self.streams = StreamsGroups(config, self._give_way)
         """Streams groups, durable and as they run."""
         further = (kind.make(config, self._give_way) for kind in FURTHER_KINDS)
         self.kinds = GroupKinds((self.consumer, self.classic, self.streams, *further))
         """All groups by their kind."""
-        self._classic_protocol = ClassicProtocolRequests(config, self.consumer, self.classic, self.kinds)
+        self._classic_protocol = ClassicProtocolRequests(
+            config, self.consumer, self.classic, self.kinds, self._give_way
+        )
         self.consumer.migration = self._classic_protocol
         self._begin = tuple(kind.begin for kind in self.kinds)
         self._moving = frozenset(
@@ -151,6 +156,16 @@ class GroupCoordinator:
             self._appliers |= kind.appliers()
             self._replayers |= kind.replayers()
             self._handlers |= kind.handlers()
+        for appliers in (self._appliers, self._replayers):
+            appliers[GroupMetadataKey] = partial(self._apply_classic, appliers[GroupMetadataKey])
+
+    def _has_group(self, group_id: str) -> bool:
+        return self.kinds.of(group_id) is not None
+
+    def _apply_classic(self, apply: Applier, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        """Make a record of a classic group true; its tombstone also ends a simple group."""
+        apply(key, value)
+        self.offsets.forget_emptied(key.group_id)
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
         """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
@@ -181,6 +196,7 @@ class GroupCoordinator:
             self._replayers[type(record.key)](record.key, record.value)
         for kind in self.kinds:
             kind.rebuild(now_ms)
+        self.offsets.loaded()
         self._keep_sweeping(now_ms)
 
     def replay_one(self, record: Record) -> None:
@@ -268,14 +284,16 @@ class GroupCoordinator:
         return {
             **{f"{kind.name}_groups": kind.hard_state() for kind in self.kinds},
             "offsets": {
-                group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
+                group_id: committed
+                for group_id in self.offsets.group_ids
+                if (committed := list(self.offsets.committed(group_id)))
             },
             "pending_offsets": {
                 group_id: {
-                    producer_id: dict(sorted(offsets.items()))
-                    for producer_id, offsets in self.offsets.pending(group_id).items()
+                    producer_id: dict(sorted(offsets.items())) for producer_id, offsets in pending.items()
                 }
                 for group_id in self.offsets.group_ids
+                if (pending := self.offsets.pending(group_id))
             },
         }
 
@@ -291,7 +309,7 @@ class GroupCoordinator:
     # Offsets
 
     def _commit(self, request: OffsetCommitRequest, now_ms: int) -> Outcome:
-        return administration.commit_offsets(
+        outcome = administration.commit_offsets(
             request,
             self.kinds,
             self.offsets,
@@ -299,6 +317,9 @@ class GroupCoordinator:
             metadata_max_bytes=self.config.offset_metadata_max_bytes,
             now_ms=now_ms,
         )
+        if self._sweep_ms is None and not outcome.records:
+            self._keep_sweeping(now_ms)  # it may have made a simple group without a record
+        return outcome
 
     def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
         return administration.fetch_offsets(request, self.kinds, self.offsets, self.image)

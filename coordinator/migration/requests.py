@@ -16,7 +16,7 @@ from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, E
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
-from fencepost.coordinator.kinds import GroupKinds
+from fencepost.coordinator.kinds import GiveWay, GroupKinds
 from fencepost.coordinator.migration import downgrade, members, upgrade
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -40,7 +40,7 @@ _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETI
 class ClassicProtocolRequests:
     """Handles the requests of members that speak the classic protocol, in groups of either kind."""
 
-    __slots__ = ("_classic", "_config", "_groups", "_kinds", "_soft", "_surroundings")
+    __slots__ = ("_classic", "_config", "_give_way", "_groups", "_kinds", "_soft", "_surroundings")
 
     def __init__(
         self,
@@ -48,8 +48,10 @@ class ClassicProtocolRequests:
         consumer: ConsumerGroups,
         classic: ClassicGroups,
         kinds: GroupKinds,
+        give_way: GiveWay,
     ) -> None:
         self._config = config
+        self._give_way = give_way
         self._groups = consumer.groups
         self._classic = classic
         self._kinds = kinds
@@ -170,6 +172,8 @@ class ClassicProtocolRequests:
     ) -> Outcome | None:
         """Let a member join a classic group with the newer protocol; return None if there is no such group.
 
+        Offsets without members are an empty one.
+
         :raises ProtocolError: GROUP_ID_NOT_FOUND if the group remains a classic one, or is a streams group.
         """
         kind = self._kinds.of(request.group_id)
@@ -177,16 +181,17 @@ class ClassicProtocolRequests:
             raise ProtocolError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group."
             )
-        classic = self._classic.groups.get(request.group_id)
-        if classic is None:
+        before = self._give_way(request.group_id)
+        if before == ():
             return None
         around = self._surroundings(request.group_id, now_ms)
-        if classic.is_in(ClassicGroupState.EMPTY):
+        if before is not None:
             group = ConsumerGroup(request.group_id)
-            before: tuple[Record, ...] = (Record(GroupMetadataKey(request.group_id), None),)
-        else:
-            upgrade.check_may_upgrade(classic, self._config)
-            group, before = upgrade.upgrade(classic, around.image)
+            found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
+            return Outcome(records=before + found.records, reply=found.reply, effects=found.effects)
+        classic = self._classic.groups[request.group_id]
+        upgrade.check_may_upgrade(classic, self._config)
+        group, before = upgrade.upgrade(classic, around.image)
         found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         unfinished = classic.is_in(*_IN_A_ROUND) or upgrade.leaves_out(group, around.image)
         if unfinished and not _raises_epoch(found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -18,11 +18,19 @@ _NONE: Mapping[str, Mapping[int, OffsetCommitValue]] = MappingProxyType({})
 
 
 class OffsetStore:
-    """Committed offsets by group, topic and partition. Nothing is kept for a group without any."""
+    """Committed offsets by group, topic and partition, and the simple groups: those that never had members.
 
-    __slots__ = ("_groups", "_overtaken", "_pending")
+    Kafka keeps a simple group after its last offset, until a tombstone of the group or a load of a log that
+    was compacted since (OffsetMetadataManager). That is soft state here: no record says so, and stores that
+    differ only in it are equal. `has_group` returns true for a group of any kind, which is no simple group.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_emptied", "_groups", "_has_group", "_overtaken", "_pending")
+
+    def __init__(self, has_group: Callable[[str], bool] = lambda group_id: False) -> None:
+        self._has_group = has_group
+        self._emptied: dict[str, None] = {}
+        """Simple groups without offsets."""
         self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
         self._pending: dict[str, dict[int, dict[TopicPartition, PendingOffsetCommitValue]]] = {}
         """By group and producer."""
@@ -37,6 +45,7 @@ class OffsetStore:
             try:
                 self._groups[key.group_id][key.topic][key.partition] = value
             except KeyError:
+                self._emptied.pop(key.group_id, None)
                 topics = self._groups.setdefault(key.group_id, {})
                 topics.setdefault(key.topic, {})[key.partition] = value
             return
@@ -45,14 +54,15 @@ class OffsetStore:
         partitions.pop(key.partition, None)
         if not partitions:
             topics.pop(key.topic, None)
-        if not topics:
-            self._groups.pop(key.group_id, None)
+        if not topics and self._groups.pop(key.group_id, None) is not None:
+            self.keep_emptied(key.group_id)
 
     def apply_pending(self, key: PendingOffsetCommitKey, value: PendingOffsetCommitValue | None) -> None:
         """Apply one record of a transaction; its tombstone may be without an offset, too."""
         partition = TopicPartition(key.topic, key.partition)
         self._overtaken.pop((key.group_id, key.producer_id, partition), None)
         if value is not None:
+            self._emptied.pop(key.group_id, None)
             producers = self._pending.setdefault(key.group_id, {})
             producers.setdefault(key.producer_id, {})[partition] = value
             return
@@ -61,8 +71,23 @@ class OffsetStore:
         partitions.pop(partition, None)
         if not partitions:
             producers.pop(key.producer_id, None)
-        if not producers:
-            self._pending.pop(key.group_id, None)
+        if not producers and self._pending.pop(key.group_id, None) is not None:
+            self.keep_emptied(key.group_id)
+
+    def keep_emptied(self, group_id: str) -> None:
+        """Keep a simple group without offsets: its last one was deleted, or its first one was refused."""
+        if group_id not in self and not self._has_group(group_id):
+            self._emptied[group_id] = None
+
+    def forget_emptied(self, group_id: str) -> None:
+        """Forget a simple group without offsets: there is a record of the group itself."""
+        self._emptied.pop(group_id, None)
+
+    def loaded(self) -> None:
+        """End a load, in which records of a group may follow those of its offsets."""
+        for group_id in tuple(self._emptied):
+            if self._has_group(group_id):
+                del self._emptied[group_id]
 
     def _overtake(self, group_id: str, partition: TopicPartition, there: bool) -> None:
         for producer_id, partitions in self._pending[group_id].items():
@@ -73,8 +98,8 @@ class OffsetStore:
                     self._overtaken.pop((group_id, producer_id, partition), None)
 
     def __contains__(self, group_id: object) -> bool:
-        """Return true if the group has any offset, or will have one if a transaction is committed."""
-        return group_id in self._groups or group_id in self._pending
+        """Return true if the group has offsets, may get some from a transaction, or is simple without any."""
+        return group_id in self._groups or group_id in self._pending or group_id in self._emptied
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -88,8 +113,8 @@ class OffsetStore:
 
     @property
     def group_ids(self) -> tuple[str, ...]:
-        """The groups with offsets, sorted; those in open transactions count."""
-        return tuple(sorted({*self._groups, *self._pending} if self._pending else self._groups))
+        """The groups with offsets, sorted; those in open transactions count, and simple groups."""
+        return tuple(sorted({*self._groups, *self._pending, *self._emptied}))
 
     def topics(self, group_id: str) -> Mapping[str, Mapping[int, OffsetCommitValue]]:
         """Return a group's offsets by topic and partition, in the order of their first commits."""

@@ -41,6 +41,7 @@ _BY_MEMBER: Final = frozenset(
 _OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 """Errors of a commit whose records could not be written."""
 
+_OF_OFFSETS: Final = frozenset({r.OffsetCommitKey, r.PendingOffsetCommitKey})
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -235,6 +236,9 @@ class CommittedOffsets:
         """
         self._pending: set[r.PendingOffsetCommitKey] = set()
         """Offsets in open transactions: a group that has only these exists, too."""
+        self._was_simple = False
+        """True if there was an offset since the last record of the group itself: without a compaction and a
+        load, Kafka and ours still know the group without its offsets."""
 
     def check(
         self, event: StepEvent, outcome: Outcome, known: KnownGroup | None, image: TopicsImage
@@ -272,6 +276,7 @@ class CommittedOffsets:
                     yield finding
             elif type(key) is r.PendingOffsetCommitKey:
                 (self._pending.discard if value is None else self._pending.add)(key)
+            self._was_simple = type(key) in _OF_OFFSETS and (self._was_simple or value is not None)
         if request is not None:
             self._on_their_way.pop(id(request), None)
 
@@ -354,6 +359,8 @@ class CommittedOffsets:
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
+        if known is None and request.member_epoch >= 0 and self._was_simple and not has_offsets:
+            return
         if expected is None or (expected is NONE and not refused):
             return
         for partition, got in codes.items():

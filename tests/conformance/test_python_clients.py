@@ -101,3 +101,24 @@ def test_kafka_python_administers_topics(served):
     admin.delete_topics(["new"])
     assert sorted(admin.list_topics()) == ["orders", "single"]
     admin.close()
+
+
+def test_kafka_python_sees_a_group_without_members_until_it_is_deleted(served):
+    admin = KafkaAdminClient(bootstrap_servers=served.bootstrap_servers)
+    partition = kafka.TopicPartition("single", 0)
+    admin.alter_group_offsets("simple", {partition: kafka.structs.OffsetAndMetadata(7, "", -1)})
+    for _ in range(2):
+        assert admin.delete_group_offsets("simple", [partition]) == {partition: kafka.errors.NoError}
+        assert admin.list_group_offsets("simple")["simple"] == {}
+        (listed,) = admin.list_groups()
+        assert (listed["group_id"], listed["group_state"], listed["group_type"], listed["protocol_type"]) == (
+            "simple",
+            "Empty",
+            "classic",
+            "",
+        )
+    assert admin.delete_groups(["simple"]) == {"simple": "OK"}
+    assert admin.list_groups() == []
+    with pytest.raises(kafka.errors.GroupIdNotFoundError):
+        admin.delete_group_offsets("simple", [partition])
+    admin.close()

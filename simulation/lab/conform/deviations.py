@@ -64,10 +64,6 @@ def _abandoned_instance_id(x: ConformExchange, fields: Sequence[str]) -> bool:
     return not asked.isdisjoint(x.history.abandoned)
 
 
-def _simple_group_ended(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return not x.before.exists and not x.before.has_offsets and x.group_id in x.history.simple
-
-
 def _full_for_an_instance(x: ConformExchange, fields: Sequence[str]) -> bool:
     refused = getattr(x.answer, "error_code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
     return refused and getattr(x.request, "instance_id", None) in x.before.instances
@@ -234,17 +230,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="The member returns, because it is not an additional member.",
         why="It is a defect that later releases fix.",
         explains=_full_for_an_instance,
-    ),
-    Deviation(
-        name="simple-group-without-offsets",
-        kafka="A group that has only committed offsets stays in memory after its last offset is deleted. It"
-        " also stays after a first commit that is refused for its metadata or aborted with its "
-        "transaction. It is listed and can be deleted, until a restart of the broker or the next "
-        "sweep.",
-        fencepost="The group is removed with its last offset.",
-        why="A group without records does not exist. A coordinator must not respond differently after a "
-        "restart.",
-        explains=_simple_group_ended,
     ),
     Deviation(
         name="streams-topology-described",

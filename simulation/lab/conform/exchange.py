@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.streams import Tasks
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.lab.conform.schedule import Beat, ClassicJoinStep, CommitStep, Step
+from fencepost.simulation.lab.conform.schedule import Beat, ClassicJoinStep, Step
 
 
 class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,8 +152,6 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Instance ids that members gave up by joining again under another one."""
     merged: bool = False
     """True if a known member joined again under an instance id that was not its own."""
-    simple: frozenset[str] = frozenset()
-    """Groups without members that had an offset, or were refused one."""
     static_downgrade: bool = False
     """True if a static member made a consumer group classic, and ours rebalances because of it."""
 
@@ -167,13 +165,9 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
             and (now := after.members.get(member_id)) is not None
             and now.instance_id != member.instance_id
         }
-        simple = self.simple
-        if isinstance(exchange.step, CommitStep) and exchange.request.member_epoch < 0 and not before.exists:
-            simple |= {exchange.group_id}
         return History(
             abandoned=self.abandoned | given_up,
             merged=self.merged or exchange.merges,
-            simple=simple,
             static_downgrade=self.static_downgrade or exchange.rebalances_by_downgrade,
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
     DeleteGroupsRequest,
@@ -16,6 +17,11 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode as E
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
+from fencepost.coordinator.protocol.transactions import TransactionEnded
+
+X0 = TopicPartition("x", 0)
 
 
 def described(scene: Any, group_id: str = "g") -> DescribedGroup:
@@ -136,6 +142,86 @@ class TestDelete:
         scene.commit("", -1)
         assert self.delete(scene) is E.NONE
         assert "g" not in scene.coordinator.offsets
+
+
+class TestSimpleGroups:
+    """Groups that never had members: Kafka knows them without their offsets, too."""
+
+    @pytest.fixture
+    def emptied(self, scene: Any) -> Any:
+        """The group "g", whose only offset was deleted."""
+        scene.commit("", -1)
+        assert self.delete_offset(scene) == {X0: E.NONE}
+        return scene
+
+    def delete_offset(self, scene: Any) -> Any:
+        reply = scene.process(OffsetDeleteRequest(group_id="g", partitions=(X0,))).reply
+        assert reply.error_code is E.NONE
+        return reply.errors
+
+    def delete(self, scene: Any) -> Any:
+        return scene.process(DeleteGroupsRequest(group_id="g")).reply.error_code
+
+    def listed(self, scene: Any) -> list[tuple[str, str, str, str]]:
+        return [
+            (row.group_id, row.group_state, row.group_type, row.protocol_type)
+            for row in scene.process(ListGroupsRequest()).reply.groups
+        ]
+
+    def test_the_group_stays_after_its_last_offset(self, emptied: Any) -> None:
+        assert self.listed(emptied) == [("g", "Empty", "classic", "")]
+        (group,) = emptied.process(DescribeGroupsRequest(group_ids=("g",))).reply.groups
+        assert (group.group_state, group.error_code) == ("Empty", E.NONE)
+        assert self.delete_offset(emptied) == {X0: E.NONE}
+        assert emptied.commit("A", 1) == ["UNKNOWN_MEMBER_ID"]
+
+    def test_it_can_be_deleted(self, emptied: Any) -> None:
+        assert self.delete(emptied) is E.NONE
+        assert emptied.written() == ["-2"]
+        assert self.listed(emptied) == []
+        assert self.delete(emptied) is E.GROUP_ID_NOT_FOUND
+
+    def test_the_next_sweep_deletes_it(self, emptied: Any) -> None:
+        (swept,) = emptied.after(emptied.config.offsets_retention_check_interval_ms)
+        assert list(map(emptied.short, swept.records)) == ["-2"]
+        assert self.listed(emptied) == []
+
+    def test_a_load_of_the_whole_log_keeps_it_and_one_of_a_compacted_log_does_not(self, emptied: Any) -> None:
+        emptied.reload()
+        assert self.listed(emptied) == [("g", "Empty", "classic", "")]
+        emptied.reload(compact=True)
+        assert self.listed(emptied) == []
+
+    def test_a_group_with_members_takes_its_place(self, emptied: Any) -> None:
+        emptied.join("A")
+        assert "-2" in emptied.written()
+        emptied.beat("A", -1)
+        assert self.delete(emptied) is E.NONE
+        assert self.listed(emptied) == []
+
+    def test_a_new_offset_is_in_the_same_group(self, emptied: Any) -> None:
+        assert emptied.commit("", -1) == ["NONE"]
+        assert self.listed(emptied) == [("g", "Empty", "classic", "")]
+        assert self.delete(emptied) is E.NONE
+        assert self.listed(emptied) == []
+
+    def test_a_refused_first_commit_makes_one(self, scene: Any) -> None:
+        large = OffsetAndMetadata(offset=1, metadata="x" * 5_000)
+        request = OffsetCommitRequest(group_id="g", member_id="", member_epoch=-1, offsets={X0: large})
+        assert scene.process(request).reply.errors == {X0: E.OFFSET_METADATA_TOO_LARGE}
+        assert self.listed(scene) == [("g", "Empty", "classic", "")]
+        scene.after(scene.config.offsets_retention_check_interval_ms)
+        assert self.listed(scene) == []
+
+    def test_an_aborted_transaction_leaves_one(self, scene: Any) -> None:
+        assert scene.commit("", -1, producer_id=5) == ["NONE"]
+        scene.process(TransactionEnded(group_id="g", producer_id=5, commit=False))
+        assert self.listed(scene) == [("g", "Empty", "classic", "")]
+
+    def test_one_with_an_open_transaction_outlives_the_sweep(self, scene: Any) -> None:
+        assert scene.commit("", -1, producer_id=5) == ["NONE"]
+        assert scene.after(scene.config.offsets_retention_check_interval_ms) == []
+        assert self.listed(scene) == [("g", "Empty", "classic", "")]
 
 
 class TestRemoveMembers:

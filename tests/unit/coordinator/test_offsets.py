@@ -435,7 +435,7 @@ class TestDelete:
         store = stored((Y0, 1), (X0, 2))
         put(store, X0, 3, group="other")
         apply(store, Outcome(tombstones(store, "g")))
-        assert store.group_ids == ("other",)
+        assert (dict(store.topics("g")), set(store.topics("other"))) == ({}, {"x"})
 
 
 def due(store: OffsetStore, subscribed: str = "", retention_ms: int = 100) -> list[object]:
@@ -504,6 +504,13 @@ class TestStore:
         for partition in (X0, X1):
             assert "g" in store
             store.apply(OffsetCommitKey("g", "x", partition.partition), None)
-        assert "g" not in store
         assert store == OffsetStore()
         assert store.topics("g") == {}
+
+    @pytest.mark.parametrize("has_group", [True, False])
+    def test_only_a_simple_group_is_known_without_offsets(self, has_group: bool) -> None:
+        store = OffsetStore(lambda group_id: has_group)
+        put(store, X0, 1)
+        store.apply(OffsetCommitKey("g", "x", 0), None)
+        assert ("g" in store) is not has_group
+        assert store.group_ids == (() if has_group else ("g",))
