@@ -212,6 +212,30 @@ class ReplicaSelector(enum.StrEnum):
     RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 
 
+class SecurityProtocol(enum.Enum):
+    """How clients speak to a listener: with TLS, a login, both or neither."""
+
+    PLAINTEXT = (False, False)
+    SSL = (False, True)
+    SASL_PLAINTEXT = (True, False)
+    SASL_SSL = (True, True)
+
+    @classmethod
+    def of(cls, *, has_login: bool, has_tls: bool) -> SecurityProtocol:
+        """Return the protocol with these two properties."""
+        return cls((has_login, has_tls))
+
+    @property
+    def has_login(self) -> bool:
+        """True if clients must log in."""
+        return self.value[0]
+
+    @property
+    def has_tls(self) -> bool:
+        """True if clients must speak TLS."""
+        return self.value[1]
+
+
 BROKER_RACK = "broker.rack"
 REPLICA_SELECTOR = "replica.selector.class"
 

@@ -34,6 +34,17 @@ from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, MakeHooks, Shard
 from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.listener_config import (
+    ADVERTISED_LISTENERS,
+    ALL_INTERFACES,
+    LISTENERS,
+    NO_LISTENERS,
+    PROTOCOL_MAP,
+    BrokerListener,
+    ListenerConfig,
+    NamedAddress,
+    address_text,
+)
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
@@ -52,13 +63,15 @@ class Brokers:
     """Serves the Kafka protocol on some ports of the running loop. Without a storage everything is in memory.
 
     `ports` has one port for each broker; 0 takes a free one. `hosts` has a host for each of them, if they do
-    not share `host`. Partitions and groups are spread over them. `storage` keeps groups and topics, and is
-    closed with the brokers; topics in it are unchanged. `new_topics` and `topic_defaults` are the broker's
-    settings of topics. With `users`, passwords by name, clients have to log in; with `tls` they have to speak
-    TLS. `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
-    consumers fetch from. `intercept` stands between clients and handlers; `make_hooks` and `on_state` watch
-    the coordinators.
-    :raises FencepostError: for a topic that Kafka would refuse, or an invalid user.
+    not share `host`. `listeners` are properties about listeners; if they have addresses to listen on, those
+    replace hosts and ports. Partitions and groups are spread over the brokers. `storage` keeps groups and
+    topics, and is closed with the brokers; topics in it are unchanged. `new_topics` and `topic_defaults` are
+    the broker's settings of topics. With `users`, passwords by name, clients have to log in; with `tls` they
+    have to speak TLS. `racks` has the rack of each broker, if they have any. `replica_selector` chooses the
+    replica that consumers fetch from. `intercept` stands between clients and handlers; `make_hooks` and
+    `on_state` watch the coordinators.
+    :raises FencepostError: for a topic that Kafka would refuse, an invalid user, or listeners that do not
+        fit the brokers, the users or the certificate.
     """
 
     def __init__(
@@ -68,6 +81,7 @@ class Brokers:
         host: str = "127.0.0.1",
         hosts: Sequence[str] = (),
         ports: Sequence[int] = (0,),
+        listeners: ListenerConfig = NO_LISTENERS,
         config: GroupCoordinatorConfig | None = None,
         journal: KeptJournal | None = None,
         storage: Storage | None = None,
@@ -88,10 +102,11 @@ class Brokers:
         self.storage = storage
         self.cluster = KafkaCluster(storage, topic_defaults)
         self.cluster.replica_selector = replica_selector
-        self._racks = tuple(racks) or (None,) * len(ports)
+        node_ids = range(listeners.node_id, listeners.node_id + len(ports))
+        self._racks = dict(zip(node_ids, tuple(racks) or (None,) * len(ports), strict=True))
         self.groups = GroupCoordinators(
             self.config,
-            node_ids=range(1, len(ports) + 1),
+            node_ids=node_ids,
             journal=journal if storage is None else storage,
             make_hooks=make_hooks,
             on_state=on_state,
@@ -110,10 +125,13 @@ class Brokers:
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
         self._buffers = Buffers(queued_max_request_bytes)
-        self._listeners: tuple[Listener[KafkaServerConnection], ...] = tuple(
-            Listener(name, port, max_connections=max_connections, tls=tls)
-            for name, port in zip(hosts or (host,) * len(ports), ports, strict=True)
+        of_brokers = listeners.of_brokers(
+            hosts or (host,) * len(ports), ports, has_login=bool(users), has_tls=tls is not None
         )
+        self._listeners: dict[int, tuple[_ServedListener, ...]] = {
+            node_id: tuple(_ServedListener(each, max_connections, tls) for each in of_broker)
+            for node_id, of_broker in zip(node_ids, of_brokers, strict=True)
+        }
         self._gate = Gate() if storage is None else storage.gate
         self._work_queue = WorkQueue(self._turns)
         self._failed = asyncio.Event()
@@ -158,29 +176,47 @@ class Brokers:
         )
         self.groups.internal_topics.create = partial(create_internal_topics, self.services[0])
         try:
-            for services, listener in zip(self.services, self._listeners, strict=True):
-                await self._listen(services, listener)
+            for services in self.services:
+                await self._listen(services)
         except BaseException:
             await self.close()
             raise
         self.cluster.nodes = tuple(
-            Node(node_id=node_id, host=listener.host, port=listener.port, rack=rack)
-            for node_id, (listener, rack) in enumerate(zip(self._listeners, self._racks, strict=True), 1)
+            Node(node_id=node_id, host=first.socket.host, port=first.socket.port, rack=self._racks[node_id])
+            for node_id, (first, *_) in self._listeners.items()
         )
-
-    async def _listen(self, services: Services, listener: Listener[KafkaServerConnection]) -> None:
-        table = self._intercept(services.node_id, handlers())
-        repeated = RepeatedAnswers(self.cluster, table)
-        await listener.open(
-            partial(
-                KafkaServerConnection,
-                services,
-                table,
-                repeated,
-                max_frame_bytes=self._max_frame_bytes,
-                buffers=self._buffers,
+        self.cluster.advertised = {
+            name: tuple(
+                Node(node_id=node_id, host=host, port=port, rack=self._racks[node_id])
+                for node_id, of_broker in self._listeners.items()
+                for each in of_broker
+                if each.listener.name == name and each.advertised is not None
+                for host, port in (each.advertised,)
             )
-        )
+            for name in self._listener_names
+        }
+        self.cluster.listener_settings = {
+            node_id: _settings_of(of_broker) for node_id, of_broker in self._listeners.items()
+        }
+
+    async def _listen(self, services: Services) -> None:
+        """Open all listeners of a broker. The services of each know its name, and its users if it has any."""
+        table = self._intercept(services.node_id, handlers())
+        for each in self._listeners[services.node_id]:
+            has_login = each.listener.protocol.has_login
+            of_listener = services._replace(
+                listener_name=each.listener.name, credentials=self._credentials if has_login else None
+            )
+            await each.socket.open(
+                partial(
+                    KafkaServerConnection,
+                    of_listener,
+                    table,
+                    RepeatedAnswers(self.cluster, table),
+                    max_frame_bytes=self._max_frame_bytes,
+                    buffers=self._buffers,
+                )
+            )
 
     async def stop_broker(self, node_id: int) -> None:
         """Stop one broker: its port closes, and others lead its partitions and coordinate its groups.
@@ -199,7 +235,8 @@ class Brokers:
         for shard in self.groups.shards:
             if shard.node_id == node_id:
                 self.groups.move(shard, following)
-        await self._listeners[node_id - 1].close()
+        for each in self._listeners[node_id]:
+            await each.socket.close()
 
     async def start_broker(self, node_id: int) -> None:
         """Start a broker that was stopped, on its port. It leads the partitions that had no other leader.
@@ -210,7 +247,7 @@ class Brokers:
         self.check_known(node_id)
         if node_id not in self.cluster.stopped:
             raise FencepostError(f"broker {node_id} is running already")
-        await self._listen(self.services[node_id - 1], self._listeners[node_id - 1])
+        await self._listen(self.services_of(node_id))
         self.cluster.start_node(node_id)
 
     def check_known(self, node_id: int) -> None:
@@ -231,8 +268,8 @@ class Brokers:
         assert self.clock is not None
         self.transactions.close()
         self.groups.close()
-        for listener in self._listeners:
-            listener.drop()
+        for socket in self._sockets:
+            socket.drop()
         self.cluster.restart_nodes()
         self.groups.start(self.clock, self.cluster.image)
         self.transactions.start(self.clock)
@@ -263,8 +300,8 @@ class Brokers:
         self.transactions.close()
         self.groups.close()
         self._gate.open()
-        for listener in self._listeners:
-            await listener.close()
+        for socket in self._sockets:
+            await socket.close()
         self._buffers.close()
         if self.storage is not None:
             self.storage.close()
@@ -278,8 +315,8 @@ class Brokers:
 
     def _storage_failed(self) -> None:
         """Close all connections and stop serving: clients must not learn of data that is not on disk."""
-        for listener in self._listeners:
-            listener.drop()
+        for socket in self._sockets:
+            socket.drop()
         self._failed.set()
 
     async def serve(self, on_ready: Callable[[Brokers], None]) -> None:
@@ -311,24 +348,108 @@ class Brokers:
     ) -> None:
         await self.close()
 
+    def services_of(self, node_id: int) -> Services:
+        """Return the services of one broker, once started."""
+        return self.services[self.groups.node_ids.index(node_id)]
+
     @property
     def bootstrap_servers(self) -> str:
-        """The value for a client's setting `bootstrap.servers`."""
-        return ",".join(listener.address for listener in self._listeners)
+        """The value for a client's setting `bootstrap.servers`: what each broker advertises for its first
+        listener that advertises an address."""
+        firsts = (
+            next((address for each in of_broker if (address := each.advertised) is not None), None)
+            for of_broker in self._listeners.values()
+        )
+        return ",".join(address_text(*first) for first in firsts if first is not None)
+
+    @property
+    def listening(self) -> dict[str, str]:
+        """The addresses that are listened on, by listener; those of several brokers have commas between."""
+        return self._addresses_by_name(lambda each: each.socket.address)
+
+    @property
+    def advertised(self) -> dict[str, str]:
+        """The addresses that the clients of each listener receive; empty if it has none."""
+        return self._addresses_by_name(
+            lambda each: None if each.advertised is None else address_text(*each.advertised)
+        )
+
+    def _addresses_by_name(self, of: Callable[[_ServedListener], str | None]) -> dict[str, str]:
+        return {
+            name: ",".join(
+                filter(None, (of(each) for each in self._all_listeners if each.listener.name == name))
+            )
+            for name in self._listener_names
+        }
 
     @property
     def ports(self) -> tuple[int, ...]:
-        """The ports that are listened on, once started."""
-        return tuple(listener.port for listener in self._listeners)
+        """The port of each broker's first listener, once started."""
+        return tuple(first.socket.port for first, *_ in self._listeners.values())
 
     @property
     def connections(self) -> tuple[KafkaServerConnection, ...]:
         """All open connections."""
-        return tuple(each for listener in self._listeners for each in listener.connections)
+        return tuple(each for socket in self._sockets for each in socket.connections)
+
+    @property
+    def listeners(self) -> tuple[BrokerListener, ...]:
+        """All listeners, those of the first broker first."""
+        return tuple(each.listener for each in self._all_listeners)
+
+    @property
+    def _all_listeners(self) -> list[_ServedListener]:
+        return [each for of_broker in self._listeners.values() for each in of_broker]
+
+    @property
+    def _listener_names(self) -> list[str]:
+        return list(dict.fromkeys(each.listener.name for each in self._all_listeners))
+
+    @property
+    def _sockets(self) -> list[Listener[KafkaServerConnection]]:
+        return [each.socket for each in self._all_listeners]
+
+
+class _ServedListener:
+    """A listener of a broker and its socket."""
+
+    def __init__(self, listener: BrokerListener, max_connections: int, tls: ssl.SSLContext | None) -> None:
+        self.listener = listener
+        self.socket: Listener[KafkaServerConnection] = Listener(
+            listener.host,
+            listener.port,
+            max_connections=max_connections,
+            tls=tls if listener.protocol.has_tls else None,
+        )
+
+    @property
+    def advertised(self) -> tuple[str, int] | None:
+        """Host and port for its clients; None if they receive none. Once it is open, no port is 0."""
+        address = self.listener.advertised
+        if address is None:
+            return None
+        return address.host or ALL_INTERFACES, address.port or self.socket.port
+
+
+def _settings_of(listeners: Sequence[_ServedListener]) -> dict[str, str]:
+    """Return what DescribeConfigs reports of a broker's listeners."""
+    listening = [NamedAddress(each.listener.name, each.socket.host, each.socket.port) for each in listeners]
+    advertised = [
+        NamedAddress(each.listener.name, *address)
+        for each in listeners
+        if (address := each.advertised) is not None
+    ]
+    protocols = {each.listener.name: each.listener.protocol.name for each in listeners}
+    return {
+        LISTENERS: ",".join(map(str, listening)),
+        ADVERTISED_LISTENERS: ",".join(map(str, advertised)),
+        PROTOCOL_MAP: ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+    }
 
 
 class _BrokerOptions(TypedDict, total=False):
     host: str
+    listeners: ListenerConfig
     config: GroupCoordinatorConfig | None
     journal: KeptJournal | None
     storage: Storage | None

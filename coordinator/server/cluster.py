@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
 from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART, Leadership, running
+from fencepost.coordinator.server.listener_config import WILDCARDS
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
@@ -42,7 +43,6 @@ MAX_CLUSTER_PARTITIONS = 100_000
 """The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
 """Number of producer ids that are recorded together, as in Kafka: a restart leaves a gap."""
-_WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
 def new_topic_id() -> TopicId:
@@ -98,7 +98,7 @@ def check_replicas(replicas: int, brokers: int) -> None:
 
 def _seen_from(local_host: str, node: Node) -> Node:
     """Return the broker with an address to tell: one that listens on all addresses has none of its own."""
-    return msgspec.structs.replace(node, host=local_host) if node.host in _WILDCARDS else node
+    return msgspec.structs.replace(node, host=local_host) if node.host in WILDCARDS else node
 
 
 class KafkaCluster:
@@ -115,6 +115,10 @@ class KafkaCluster:
         self.cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes)[:22].decode()
         self.nodes: tuple[Node, ...] = ()
         """All brokers, including stopped ones."""
+        self.advertised: Mapping[str, tuple[Node, ...]] = {}
+        """The brokers that advertise an address to the clients of a listener, by its name."""
+        self.listener_settings: Mapping[int, Mapping[str, str]] = {}
+        """The settings of each broker about its listeners, by Kafka's names."""
         self.stopped: frozenset[int] = frozenset()
         """The ids of the brokers that are stopped."""
         self.leader_changes = 0
@@ -306,13 +310,33 @@ class KafkaCluster:
         known = {node.node_id for node in self.nodes}
         return tuple(node_id for node_id in topic.assignments[partition] if node_id in known)
 
-    def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
-        """Return the running brokers under addresses that a client connected to `local_host` can reach."""
-        return tuple(_seen_from(local_host, node) for node in self.running)
+    def _advertised(self, listener_name: str) -> tuple[Node, ...]:
+        return self.advertised.get(listener_name, self.nodes)
 
-    def node_seen_from(self, local_host: str, node_id: int) -> Node:
-        """Return one broker under such an address."""
-        return _seen_from(local_host, next(node for node in self.nodes if node.node_id == node_id))
+    def nodes_seen_from(self, listener_name: str, local_host: str) -> tuple[Node, ...]:
+        """Return the running brokers under the addresses for a listener's client that is connected to
+        `local_host`."""
+        return tuple(
+            _seen_from(local_host, node)
+            for node in self._advertised(listener_name)
+            if node.node_id not in self.stopped
+        )
+
+    def node_seen_from(self, listener_name: str, local_host: str, node_id: int) -> Node | None:
+        """Return one broker under such an address; None if it advertises none for this listener."""
+        return next(
+            (
+                _seen_from(local_host, node)
+                for node in self._advertised(listener_name)
+                if node.node_id == node_id
+            ),
+            None,
+        )
+
+    def advertises(self, listener_name: str, node_id: int) -> bool:
+        """Return true if the clients of a listener receive an address of this broker."""
+        advertised = self._advertised(listener_name)
+        return len(advertised) == len(self.nodes) or any(node.node_id == node_id for node in advertised)
 
     def next_producer_id(self) -> int:
         """Return a fresh producer id."""

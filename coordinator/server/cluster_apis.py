@@ -34,6 +34,8 @@ _NAMED_FROM = 3
 """The first version of ApiVersions with a client's name and version."""
 _BY_ID_FROM = 12
 """The first version of Metadata that may ask for topics by their ids alone."""
+_NAMES_LISTENERS_FROM = 6
+"""The first version of Metadata that has LISTENER_NOT_FOUND."""
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 
 
@@ -71,12 +73,14 @@ def metadata(
             found.append(_wanted(services, each, create))
             yield 1 + len(found[-1].partitions)
         topics = tuple(sorted(found, key=_place))
+    if asked.context.api_version < _NAMES_LISTENERS_FROM:
+        topics = tuple(_listener_found(topic, ErrorCode.LEADER_NOT_AVAILABLE) for topic in topics)
     if request.include_topic_operations:
         topics = tuple(map(_with_operations, topics))
     return cluster.MetadataResponse(
         cluster_id=services.cluster.cluster_id,
         controller_id=services.cluster.controller_id,
-        brokers=services.cluster.nodes_seen_from(asked.local_host),
+        brokers=services.nodes_seen_from(asked.local_host),
         topics=topics,
         authorized_operations=(
             CLUSTER_OPERATIONS if request.include_cluster_operations else UNKNOWN_OPERATIONS
@@ -96,6 +100,19 @@ def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
     return cluster.MetadataResponse(
         topics=tuple(TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics)
     )
+
+
+def _listener_found(topic: TopicMetadata, instead: ErrorCode) -> TopicMetadata:
+    """Return the topic with another error in place of LISTENER_NOT_FOUND."""
+    if all(each.error_code is not ErrorCode.LISTENER_NOT_FOUND for each in topic.partitions):
+        return topic
+    partitions = tuple(
+        msgspec.structs.replace(each, error_code=instead)
+        if each.error_code is ErrorCode.LISTENER_NOT_FOUND
+        else each
+        for each in topic.partitions
+    )
+    return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _place(topic: TopicMetadata) -> int:
@@ -146,14 +163,19 @@ def _described(services: Services, topic: Topic) -> TopicMetadata:
 
 def _partition(services: Services, topic: Topic, number: int) -> PartitionMetadata:
     state, stopped = services.cluster.leadership(topic, number), services.cluster.stopped
+    leader_id, code = state.leader_id, ErrorCode.NONE
+    if leader_id == NO_LEADER:
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+    elif not services.cluster.advertises(services.listener_name, leader_id):
+        leader_id, code = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
     return PartitionMetadata(
         partition=number,
-        leader_id=state.leader_id,
+        leader_id=leader_id,
         leader_epoch=state.epoch,
         replicas=state.replicas,
         in_sync=running(state.in_sync, stopped),
         offline=() if not stopped else tuple(each for each in state.replicas if each in stopped),
-        error_code=ErrorCode.LEADER_NOT_AVAILABLE if state.leader_id == NO_LEADER else ErrorCode.NONE,
+        error_code=code,
     )
 
 
@@ -178,9 +200,10 @@ def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster
         case _:
             code = ErrorCode.INVALID_REQUEST
             return cluster.FoundCoordinator(key=key, error_code=code, error_message=_NO_SHARE_GROUPS)
-    return cluster.FoundCoordinator(
-        key=key, node=services.cluster.node_seen_from(asked.local_host, leader_id)
-    )
+    node = services.cluster.node_seen_from(services.listener_name, asked.local_host, leader_id)
+    if node is None:
+        return cluster.FoundCoordinator(key=key, error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    return cluster.FoundCoordinator(key=key, node=node)
 
 
 def describe_cluster(
@@ -191,8 +214,8 @@ def describe_cluster(
         case 1:
             return cluster.DescribeClusterResponse(
                 cluster_id=services.cluster.cluster_id,
-                controller_id=services.cluster.controller_id,
-                brokers=services.cluster.nodes_seen_from(asked.local_host),
+                controller_id=_controller_id(services),
+                brokers=services.nodes_seen_from(asked.local_host),
                 authorized_operations=(
                     CLUSTER_OPERATIONS if request.include_operations else UNKNOWN_OPERATIONS
                 ),
@@ -208,6 +231,12 @@ def describe_cluster(
     return cluster.DescribeClusterResponse(
         cluster_id="", controller_id=-1, error_code=code, error_message=message
     )
+
+
+def _controller_id(services: Services) -> int:
+    """Return the broker for administrators; NO_LEADER if this listener's clients receive no address of it."""
+    controller_id = services.cluster.controller_id
+    return controller_id if services.cluster.advertises(services.listener_name, controller_id) else NO_LEADER
 
 
 @in_turns
@@ -235,6 +264,7 @@ def describe_topic_partitions(
             following = PartitionCursor(name, first)
             return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
         described = _wanted(services, TopicReference(name=name), create=False)
+        described = _listener_found(described, ErrorCode.NONE)
         partitions = described.partitions[first : first + left]
         topics.append(_with_operations(msgspec.structs.replace(described, partitions=partitions)))
         left -= len(partitions)

@@ -239,11 +239,12 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
 
 
 def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
-    """Return the settings of one broker: its id, its limits, its rack, and the replicas that consumers read.
+    """Return the settings of one broker: its id, limits, listeners, rack, and the replicas to read.
 
     No election moves leaders here without a request.
     """
-    rack = next(node.rack for node in services.cluster.nodes if str(node.node_id) == name)
+    node = next(node for node in services.cluster.nodes if str(node.node_id) == name)
+    of_listeners = services.cluster.listener_settings.get(node.node_id, {})
     integer, default, static = ConfigType.INT, ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER
     limits = {
         "max.incremental.fetch.session.cache.slots": str(MAX_SESSIONS),
@@ -274,11 +275,18 @@ def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
                 ("auto.leader.rebalance.enable", "true", default),
             ),
         ),
-        *_of_replicas(rack, services.cluster.replica_selector),
+        *_texts(
+            {
+                **of_listeners,
+                BROKER_RACK: node.rack,
+                REPLICA_SELECTOR: services.cluster.replica_selector,
+            }
+        ),
     )
 
 
-def _of_replicas(rack: str | None, replica_selector: str | None) -> tuple[ConfigEntry, ...]:
+def _texts(settings: Mapping[str, str | None]) -> tuple[ConfigEntry, ...]:
+    """Return settings that have a text, or no default value."""
     return tuple(
         ConfigEntry(
             name=setting,
@@ -287,7 +295,7 @@ def _of_replicas(rack: str | None, replica_selector: str | None) -> tuple[Config
             config_type=ConfigType.STRING,
             synonyms=() if value is None else ((setting, value, ConfigSource.STATIC_BROKER),),
         )
-        for setting, value in ((BROKER_RACK, rack), (REPLICA_SELECTOR, replica_selector))
+        for setting, value in settings.items()
     )
 
 

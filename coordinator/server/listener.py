@@ -21,6 +21,7 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
+from fencepost.coordinator.server.listener_config import address_text
 
 
 class HasSockets(Protocol):
@@ -165,8 +166,7 @@ class Listener(Generic[C]):
     @property
     def address(self) -> str:
         """Host and port, as a client's setting `bootstrap.servers` takes them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
+        return address_text(self.host, self.port)
 
     def _made(self, connection: C) -> str | None:
         self.connections[connection] = None

@@ -53,6 +53,8 @@ class Services(NamedTuple):
     work_queue: WorkQueue
     gate: Gate = Gate()  # always open
     new_topics: NewTopicConfig = NO_NEW_TOPICS
+    listener_name: str = ""
+    """The listener that the client came in by."""
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
     turns: FairTurns | None = None
@@ -65,6 +67,10 @@ class Services(NamedTuple):
     def ask(self, request: Any) -> Any:
         """Return the coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
+
+    def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
+        """Return the running brokers, as they are advertised to a client that connected to `local_host`."""
+        return self.cluster.nodes_seen_from(self.listener_name, local_host)
 
     def log(self, topic: Topic, partition: int, current_epoch: int = NO_EPOCH) -> PartitionLog:
         """Return the log of a partition that this broker leads.

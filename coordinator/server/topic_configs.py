@@ -17,6 +17,11 @@ from fencepost.coordinator.config import (
 )
 from fencepost.coordinator.protocol.administration import ConfigType
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.server.listener_config import (
+    LISTENER_SETTINGS,
+    NO_LISTENERS,
+    ListenerConfig,
+)
 from fencepost.coordinator.server.logs import MAX_BATCH_BYTES
 
 _LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
@@ -350,6 +355,7 @@ class BrokerConfig(NamedTuple):
     new_topics: NewTopicConfig
     topic_defaults: TopicDefaults
     replica_selector: ReplicaSelector | None = None
+    listeners: ListenerConfig = NO_LISTENERS
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
@@ -363,11 +369,14 @@ class BrokerConfig(NamedTuple):
             *setting_names(NewTopicConfig),
             *TopicDefaults.names(),
             REPLICA_SELECTOR,
+            *LISTENER_SETTINGS,
         )
-        for name in properties:
+        left = dict(properties)
+        listeners = ListenerConfig.taken_from(left)
+        for name in left:
             if name not in known:
                 raise unknown_setting(name, known)
-        left = dict(properties)
         new_topics, topic_defaults = NewTopicConfig.taken_from(left), TopicDefaults.taken_from(left)
         selector = replica_selector_from(left)
-        return cls(GroupCoordinatorConfig.from_properties(left), new_topics, topic_defaults, selector)
+        groups = GroupCoordinatorConfig.from_properties(left)
+        return cls(groups, new_topics, topic_defaults, selector, listeners)

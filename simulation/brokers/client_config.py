@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from fencepost.coordinator.config import SecurityProtocol
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_text
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE, check_user
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 
-PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+PROTOCOLS: Final = tuple(SecurityProtocol.__members__)
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)
 _KEY: Final = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE KEY-----", re.DOTALL)
 _SEPARATOR: Final = re.compile(r"(?<!\\)\s*[=:]\s*|(?<!\\)\s+")

@@ -21,6 +21,12 @@ from fencepost.coordinator.config import BROKER_RACK, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.coordinator.server.access import tls_from, users_from
+from fencepost.coordinator.server.listener_config import (
+    LISTENERS,
+    NO_LISTENERS,
+    BrokerListener,
+    ListenerConfig,
+)
 from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.logs import configure_logs
@@ -34,6 +40,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
+_HOST = "127.0.0.1"
+_PORT = 9092
 _LAST_PORT = 65_535
 
 
@@ -45,10 +53,14 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The document of `--json`, once connections are accepted."""
 
     ready: str
-    """Address and port, as `bootstrap.servers` takes them."""
+    """The addresses of the first listener, as `bootstrap.servers` takes them."""
     host: str
     port: int
     topics: Mapping[str, int]
+    listeners: Mapping[str, str]
+    """The addresses that are listened on, by listener."""
+    advertised_listeners: Mapping[str, str]
+    """The addresses that the clients of each listener receive."""
     rabbit_stream: str | None = None
     """Address and port of RabbitMQ's stream protocol, if it is served."""
 
@@ -56,16 +68,17 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def serve(
     *,
     host: Annotated[
-        str, Parameter(help="The address to listen on; by default only this machine can connect.")
-    ] = "127.0.0.1",
+        str | None,
+        Parameter(help="The address to listen on; by default 127.0.0.1: only this machine can connect."),
+    ] = None,
     port: Annotated[
-        int,
+        int | None,
         Parameter(
             validator=Number(gte=0, lte=65535),
             converter=whole,
-            help="The port to listen on; 0 takes a free one.",
+            help="The port to listen on, by default 9092; 0 takes a free one.",
         ),
-    ] = 9092,
+    ] = None,
     brokers: Annotated[
         int,
         Parameter(
@@ -136,7 +149,7 @@ def serve(
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
-    from fencepost.coordinator.server.brokers import Brokers, ports_from
+    from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.loop import new_event_loop
 
     counts = _topics(topics or [])
@@ -147,27 +160,15 @@ def serve(
     security = client_security(trace_config, "--trace-config")
     settings = _settings(config or [])
     rack_ids = _racks(racks, brokers)
-    if port and port + brokers - 1 > _LAST_PORT:
-        raise FencepostError(f"--brokers {brokers} from --port {port}: the last port is beyond {_LAST_PORT}")
+    host, ports = _where(host, port, brokers, settings.listeners)
     users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
     configure_logs("info")
-    if not users and not _is_loopback(host):
-        log.warning(
-            "open_to_everybody",
-            host=host,
-            reason="clients from other machines need no login: use --sasl-user, or --host 127.0.0.1",
+    _warn_if_open(
+        settings.listeners.of_brokers(
+            (host,) * brokers, ports, has_login=bool(users), has_tls=tls is not None
         )
+    )
     storage = _storage(journal, settings.groups, journal_records, journal_repair)
-
-    def announce(broker: Brokers, rabbit: StreamBroker | None) -> None:
-        address = None if rabbit is None else rabbit.addresses[0]
-        if json:
-            ready, listens = broker.bootstrap_servers, broker.ports[0]
-            print_json(ServeReady(ready=ready, host=host, port=listens, topics=counts, rabbit_stream=address))
-            return
-        print_text(f"fencepost ready {broker.bootstrap_servers}")
-        if address is not None:
-            print_text(f"fencepost ready rabbit-stream {address}")
 
     async def serving() -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -175,8 +176,13 @@ def serve(
             if rabbit_stream is not None:
                 rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
-            on_ready = partial(announce, rabbit=rabbit)
-            ports = ports_from(port, brokers)
+            on_ready = partial(
+                _announce,
+                rabbit=None if rabbit is None else rabbit.addresses[0],
+                topics=counts,
+                names_listeners=settings.listeners != NO_LISTENERS,
+                json=json,
+            )
             options: dict[str, Any] = {
                 "new_topics": settings.new_topics,
                 "topic_defaults": settings.topic_defaults,
@@ -185,6 +191,7 @@ def serve(
                 "tls": tls,
                 "racks": rack_ids,
                 "replica_selector": settings.replica_selector,
+                "listeners": settings.listeners,
             }
             if trace_topic is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)
@@ -207,6 +214,64 @@ def serve(
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_until_stopped(serving()))
     return 0
+
+
+def _where(
+    host: str | None, port: int | None, brokers: int, listeners: ListenerConfig
+) -> tuple[str, tuple[int, ...]]:
+    """Return the host and the ports of `--host` and `--port`.
+
+    :raises FencepostError: if `listeners` has the addresses, or there are not as many ports.
+    """
+    from fencepost.coordinator.server.brokers import ports_from
+
+    if listeners.listeners:
+        if host is not None or port is not None:
+            raise FencepostError(
+                f"--config {LISTENERS}: has the addresses to listen on; leave out --host and --port"
+            )
+        return _HOST, (0,) * brokers
+    first = _PORT if port is None else port
+    if first and first + brokers - 1 > _LAST_PORT:
+        raise FencepostError(f"--brokers {brokers} from --port {first}: the last port is beyond {_LAST_PORT}")
+    return _HOST if host is None else host, ports_from(first, brokers)
+
+
+def _warn_if_open(listeners: Iterable[Iterable[BrokerListener]]) -> None:
+    """Warn about each host at which clients of other machines need no login."""
+    hosts = (each.host for of_broker in listeners for each in of_broker if not each.protocol.has_login)
+    for host in dict.fromkeys(hosts):
+        if not _is_loopback(host):
+            log.warning(
+                "open_to_everybody",
+                host=host,
+                reason="clients from other machines need no login: use --sasl-user, or --host 127.0.0.1",
+            )
+
+
+def _announce(
+    broker: Brokers, *, rabbit: str | None, topics: Mapping[str, int], names_listeners: bool, json: bool
+) -> None:
+    """Print where clients connect."""
+    ready = next(iter(broker.listening.values()))
+    if json:
+        print_json(
+            ServeReady(
+                ready=ready,
+                host=broker.listeners[0].host,
+                port=broker.ports[0],
+                topics=topics,
+                listeners=broker.listening,
+                advertised_listeners=broker.advertised,
+                rabbit_stream=rabbit,
+            )
+        )
+        return
+    print_text(f"fencepost ready {ready}")
+    for name, listens in broker.listening.items() if names_listeners else ():
+        print_text(f"fencepost listener {name} {listens} advertises {broker.advertised[name] or 'nothing'}")
+    if rabbit is not None:
+        print_text(f"fencepost ready rabbit-stream {rabbit}")
 
 
 def _is_loopback(host: str) -> bool:

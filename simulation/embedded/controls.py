@@ -93,8 +93,21 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """The value for a client's setting `bootstrap.servers`: all brokers, separated by commas."""
+        """The value for a client's setting `bootstrap.servers`: all brokers, separated by commas.
+
+        These are the addresses that the first listener advertises.
+        """
         return self.endpoint.brokers.bootstrap_servers
+
+    @property
+    def listening(self) -> dict[str, str]:
+        """The addresses that the brokers listen on, by listener: those that a proxy connects to."""
+        return self.endpoint.brokers.listening
+
+    @property
+    def advertised(self) -> dict[str, str]:
+        """The addresses that the clients of each listener receive, by listener."""
+        return self.endpoint.brokers.advertised
 
     def group(self, group_id: str) -> G:
         """Return a group by its id, whether it exists yet or not.

@@ -48,7 +48,6 @@ class EmbeddedEndpoint:
     ) -> None:
         self.users: Mapping[str, str] = options["users"] or {}
         """Passwords by user name; empty if clients need no login."""
-        self.has_tls = options["tls"] is not None
         self.observer = EmbeddedObserver()
         self.faults = FaultInjector(self._note, self._members, self._name_of)
         kept = _kept_in(journal)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.cluster import MAX_PARTITIONS
 from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.groups import AsyncGroup, Group
 from fencepost.simulation.embedded.lifecycle import Embedded
 from fencepost.simulation.embedded.settings import (
+    LOOPBACK,
     Config,
     Tls,
     address,
@@ -67,7 +68,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         topics: Mapping[str, int] | Iterable[str] | None = None,
         config: Config = None,
         journal: JournalLike = None,
-        host: str = "127.0.0.1",
+        host: str = LOOPBACK,
         ports: Iterable[int] = (),
         racks: Iterable[str | None] = (),
         auto_create_topics: bool = False,
@@ -84,6 +85,8 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         self._journal = journal
         self._host = address(host)
         self._ports = ports_of(ports, self._brokers)
+        if broker_config.listeners.listeners and (self._ports or host != LOOPBACK):
+            raise FencepostError("config: listeners has the addresses to listen on; leave out host and ports")
         context = tls_of(tls)
         self._options = {
             "new_topics": msgspec.structs.replace(
@@ -96,6 +99,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             "tls": context,
             "racks": racks_of(racks, self._brokers),
             "replica_selector": broker_config.replica_selector,
+            "listeners": broker_config.listeners,
         }
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None

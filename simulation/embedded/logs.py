@@ -192,7 +192,7 @@ class LogAccess:
         return found
 
     async def _ask(self, topic: Topic, partition: int, api: ApiKey, request: Any) -> Any:
-        services = self._brokers.services[self._brokers.cluster.leader_id(topic, partition) - 1]
+        services = self._brokers.services_of(self._brokers.cluster.leader_id(topic, partition))
         reply = self._handlers[api](services, request, self._asked)
         return await reply if hasattr(reply, "__await__") else reply
 

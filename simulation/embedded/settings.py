@@ -22,6 +22,7 @@ from fencepost.simulation.embedded.names import ApiName, ErrorName
 from fencepost.simulation.trace.topic import TraceTopic
 
 MAX_BROKERS: Final = 100
+LOOPBACK: Final = "127.0.0.1"
 
 PROFILE: Final = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,

@@ -46,7 +46,7 @@ class TopicTracing:
         if "/" in text:
             place = TraceTopic.parse(text, security, option)
         else:
-            place = TraceTopic(brokers.bootstrap_servers, text, _own_security(endpoint), option)
+            place = TraceTopic(_own_servers(brokers), text, _own_security(endpoint), option)
         self._endpoint = endpoint
         self._topic = place.topic
         ports = {port for _, port in kafka_addresses(place.servers, option)}
@@ -86,14 +86,20 @@ class TopicTracing:
         return found is not None and found[0].may_read(found[1], self._topic)
 
 
+def _own_servers(brokers: Brokers) -> str:
+    """Return the addresses at which a cluster connects to itself: those of its first listener."""
+    return next(iter(brokers.listening.values()))
+
+
 def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
     """Return the settings by which a cluster connects to itself: its first user, and trust in its own
     certificate."""
-    name, password = next(iter(endpoint.users.items()), ("", ""))
-    host, port = kafka_addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
+    protocol = endpoint.brokers.listeners[0].protocol
+    name, password = next(iter(endpoint.users.items())) if protocol.has_login else ("", "")
+    host, port = kafka_addresses(_own_servers(endpoint.brokers), "this cluster")[0]
     return ClientSecurity(
-        tls=endpoint.has_tls,
-        trusted=ssl.get_server_certificate((host, port)) if endpoint.has_tls else "",
+        tls=protocol.has_tls,
+        trusted=ssl.get_server_certificate((host, port)) if protocol.has_tls else "",
         checks_host=False,
         mechanism=_OWN_MECHANISM if name else "",
         username=name,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.server.listener_config import NO_LISTENERS
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, whole
 from fencepost.simulation.world.crashes import Crash, crash_count, crash_lines
@@ -264,7 +265,11 @@ def simulated(
     if config is not None and not isinstance(config, Mapping):
         raise FencepostError(f"config={config!r}: expected values by Kafka's names")
     settings_of_brokers = dict(config or {})
-    BrokerConfig.from_properties(settings_of_brokers)
+    if BrokerConfig.from_properties(settings_of_brokers).listeners != NO_LISTENERS:
+        raise FencepostError(
+            "config: the brokers of a world have the addresses kafka-1:9092, kafka-2:9092, ...;"
+            " leave out settings of listeners and node.id"
+        )
     wanted = tuple(_several("claims", claims, "claims"))
     for each in wanted:
         if each not in CLAIMS:

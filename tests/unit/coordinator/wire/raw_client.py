@@ -45,8 +45,9 @@ class Wire:
         self.expected: list[tuple[int, int, int]] = []
 
     @classmethod
-    async def to(cls, broker: Brokers, client_id: str = "me") -> Wire:
-        wire = cls(*await asyncio.open_connection("127.0.0.1", broker.ports[0], limit=1 << 24), client_id)
+    async def to(cls, broker: Brokers, client_id: str = "me", *, port: int | None = None) -> Wire:
+        streams = await asyncio.open_connection("127.0.0.1", port or broker.ports[0], limit=1 << 24)
+        wire = cls(*streams, client_id)
         OPEN.append(wire)
         return wire
 
