@@ -35,6 +35,10 @@ class TooLong(Exception):
     """The data exceeds the limit when it is decompressed."""
 
 
+class BytesBehind(ValueError):
+    """Data continues behind the end of the compressed stream."""
+
+
 def decompressed(compression: int, data: bytes) -> bytes:
     """Return the records of a batch, see `opening`."""
     return at_once(opening(compression, data))
@@ -45,7 +49,8 @@ def opening(compression: int, data: bytes) -> Sliced[bytes]:
 
     Records that are not compressed much are there after the first slice.
     :raises ProtocolError: MESSAGE_TOO_LARGE if they exceed `MAX_UNCOMPRESSED_BYTES`, so that a producer may
-        split the batch; UNKNOWN_SERVER_ERROR, as from Kafka, if they can't be decompressed.
+        split the batch; UNKNOWN_SERVER_ERROR, as from Kafka, if they can't be decompressed; INVALID_RECORD
+        if there are bytes behind the compressed stream.
     """
     name, decompress = _CODECS[compression - 1]
     try:
@@ -56,6 +61,9 @@ def opening(compression: int, data: bytes) -> Sliced[bytes]:
             "send smaller batches"
         )
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason) from None
+    except BytesBehind as error:
+        reason = f"the records are not one {name} stream: {error}"
+        raise ProtocolError(ErrorCode.INVALID_RECORD, reason) from error
     except Exception as error:
         # Codecs raise any exception on bytes that they did not write.
         reason = f"the records are not compressed with {name}: {error}"
@@ -71,7 +79,9 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
     """Decompress with zlib, which is as strict as clients are; Python's own gzip ignores unknown flags.
 
     :raises TooLong: if it becomes more than `most` bytes.
-    :raises ValueError: if the data is cut short, or continues behind the end.
+    :raises ValueError: if the data is cut short.
+    :raises BytesBehind: if it continues behind the end. Clients differ in whether they read further members:
+        librdkafka loses their records, or ends its process.
     :raises zlib.error: if it is not gzip.
     """
     for room in _rooms(data):
@@ -90,8 +100,10 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
         found = b"".join(pieces)
     if len(found) > most:
         raise TooLong
-    if not stream.eof or stream.unused_data:
-        raise ValueError("the stream and the batch end at different places")
+    if not stream.eof:
+        raise ValueError("the stream does not end in the batch")
+    if stream.unused_data:
+        raise BytesBehind(f"{len(stream.unused_data)} bytes follow the first member")
     return found
 
 
@@ -178,10 +190,57 @@ def _size_of(room: int) -> int:
     return MEDIUM if room <= _SLICE_BYTES else LARGE
 
 
+def _unlz4(data: bytes, most: int) -> Sliced[bytes]:
+    """Decompress one LZ4 frame that Java's client and librdkafka can read, see `_check_lz4_frame`."""
+    yield from _check_lz4_frame(data)
+    return (yield from _INTO_LZ4(data, most))
+
+
+def _check_lz4_frame(data: bytes) -> Sliced[None]:
+    """Refuse what Kafka's `Lz4BlockInputStream` refuses, and bytes behind the frame: librdkafka stops there.
+
+    :raises ValueError: if the data does not begin with a frame, its blocks depend on each other, or it is cut
+        short.
+    :raises BytesBehind: if bytes follow the frame, such as another frame.
+    """
+    if data[:4] != _LZ4_MAGIC or len(data) < _LZ4_LEAST:
+        raise ValueError("no LZ4 frame at the start")
+    flags = data[4]
+    if flags & _LZ4_RESERVED:
+        raise ValueError("dictionaries and reserved flags are not supported")
+    if not flags & _LZ4_INDEPENDENT:
+        raise ValueError("the blocks depend on each other")
+    at = _LZ4_LEAST + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    behind_block = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    blocks = 0
+    while (size := int.from_bytes(data[at : at + 4], "little")) != 0:
+        at += 4 + (size & _LZ4_SIZE) + behind_block
+        blocks += 1
+        if blocks % _SLICE_BLOCKS == 0:
+            yield
+    end = at + 4 + (4 if flags & _LZ4_CONTENT_CHECKSUM else 0)
+    if end > len(data):
+        raise ValueError("the frame does not end in the batch")
+    if end < len(data):
+        raise BytesBehind(f"{len(data) - end} bytes follow the first frame")
+
+
+_INTO_LZ4: Final = _into_room("lz4")
+_LZ4_MAGIC: Final = (0x184D2204).to_bytes(4, "little")
+_LZ4_LEAST: Final = 7
+"""The length of a frame's header without a content size."""
+_LZ4_INDEPENDENT: Final = 0x20
+_LZ4_BLOCK_CHECKSUM: Final = 0x10
+_LZ4_CONTENT_SIZE: Final = 0x08
+_LZ4_CONTENT_CHECKSUM: Final = 0x04
+_LZ4_RESERVED: Final = 0x03
+_LZ4_SIZE: Final = 0x7FFFFFFF
+"""The bits of a block's size; the other one says that the block is not compressed."""
+
 _CODECS: Final[tuple[tuple[str, _Decompress], ...]] = (
     ("gzip", _gunzipping),
     ("snappy", _unsnapping),
-    ("lz4", _into_room("lz4")),
+    ("lz4", _unlz4),
     ("zstd", _into_room("zstd")),
 )
 """By the number in a batch's attributes, less one."""

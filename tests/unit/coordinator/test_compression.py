@@ -49,6 +49,54 @@ def test_what_was_cut_or_is_nothing_of_the_kind_is_refused(kind, encode):
         assert refused.value.code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+def lz4(data: bytes, *, linked: bool = False, checksum: bool = False) -> bytes:
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=checksum, block_linked=linked)
+    compressor.compress(data)
+    return bytes(compressor.finish())
+
+
+RECORDS = b"some text, and more of it; " * 5_000
+SKIPPABLE = b"\x50\x2a\x4d\x18\4\0\0\0abcd"
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+def test_lz4_blocks_that_are_independent_are_read(checksum):
+    assert decompressed(LZ4, lz4(RECORDS, checksum=checksum)) == RECORDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "data", "code"),
+    [
+        (LZ4, lz4(RECORDS, linked=True), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (LZ4, SKIPPABLE + lz4(RECORDS), ErrorCode.UNKNOWN_SERVER_ERROR),
+        (LZ4, lz4(RECORDS)[:-4], ErrorCode.UNKNOWN_SERVER_ERROR),
+        (LZ4, lz4(RECORDS)[:6], ErrorCode.UNKNOWN_SERVER_ERROR),
+        (LZ4, lz4(b"") + lz4(RECORDS), ErrorCode.INVALID_RECORD),
+        (LZ4, lz4(RECORDS) + lz4(RECORDS), ErrorCode.INVALID_RECORD),
+        # Kafka 4.3.1 takes the following, and librdkafka does not get past them.
+        (LZ4, lz4(RECORDS) + lz4(b""), ErrorCode.INVALID_RECORD),
+        (LZ4, lz4(RECORDS) + SKIPPABLE, ErrorCode.INVALID_RECORD),
+        (LZ4, lz4(RECORDS, checksum=True) + b"x", ErrorCode.INVALID_RECORD),
+        (GZIP, gzip.compress(RECORDS) + gzip.compress(RECORDS), ErrorCode.INVALID_RECORD),
+        (GZIP, gzip.compress(b"") + gzip.compress(RECORDS), ErrorCode.INVALID_RECORD),
+        (GZIP, gzip.compress(RECORDS)[:-4], ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_what_clients_can_not_read_is_refused(kind, data, code):
+    with pytest.raises(ProtocolError) as refused:
+        decompressed(kind, data)
+    assert refused.value.code is code
+
+
+def test_a_frame_of_many_tiny_blocks_is_read_in_slices():
+    header = bytes.fromhex("04224d18604082")  # independent blocks without checksums
+    block = (1 | 1 << 31).to_bytes(4, "little") + b"x"
+    frame = header + block * 50_000 + bytes(4)
+    slices = sum(1 for _ in compression.opening(LZ4, frame))
+    assert slices > 5
+    assert decompressed(LZ4, frame) == b"x" * 50_000
+
+
 def test_a_bomb_takes_no_more_memory_than_the_bound():
     bomb = codec.zstd_encode(bytes(8 * MAX_UNCOMPRESSED_BYTES))
     assert len(bomb) < 100_000
