@@ -16,6 +16,7 @@ from fencepost.coordinator.rabbit_server.connection import RabbitServerConnectio
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.server.listener import Listener
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.turns import LongRequests
 
 DEFAULT_PORT: Final = 5552
 
@@ -70,6 +71,7 @@ class StreamBroker:
             users=self._users,
             limits=self._limits,
         )
+        self._cluster.may_take = LongRequests(loop).may_take
         numbers = count(1)
 
         def connect(

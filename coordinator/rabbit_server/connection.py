@@ -23,6 +23,10 @@ from fencepost.coordinator.server.accepting import socket_number
 log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = 0x7FFF_FFFF
+_FRAME_COST: Final = 1 << 11
+"""The cost of a frame, in bytes of long requests: all connections take 128 frames in one turn of the loop."""
+MAX_UNFINISHED_BYTES: Final = 1 << 28
+"""The limit of bytes that all clients together have sent of frames that are not complete."""
 _LAST_WORDS_S: Final = 1.0
 """Time that a client has to hang up after it was sent the reason, in s. Some miss a reason that comes
 together with the end."""
@@ -56,6 +60,10 @@ class RabbitServerConnection(asyncio.Protocol):
         self.session = RabbitSession(number, cluster, self, HANDLERS)
         self.is_writable = True
         self._is_closing = False
+        self._is_lost = False
+        self._turn: asyncio.Handle | None = None
+        """The next turn, if this one had no room for all frames."""
+        self._unfinished = 0
         self._timer: asyncio.TimerHandle | None = None
         self._read_at = self._written_at = self._made_at = 0.0
 
@@ -75,14 +83,20 @@ class RabbitServerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the session with the connection."""
-        self._is_closing = True
+        if self._turn is not None and self._is_closing:  # it was closed here, so the rest is dropped
+            self._turn.cancel()
+            self._turn = None
+        self._is_closing = self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
+        self._on_lost(self)
+        if self._turn is None:
+            self._end_session()
+
+    def _end_session(self) -> None:
+        self._count_unfinished(0)
         self._cluster.sessions.pop(self.session, None)
-        try:
-            self.session.lost()
-        finally:
-            self._on_lost(self)
+        self.session.lost()
 
     def data_received(self, data: bytes) -> None:
         """Handle received bytes, with any number of frames in them."""
@@ -90,7 +104,18 @@ class RabbitServerConnection(asyncio.Protocol):
         if self._is_closing:
             return
         self._frames.feed(data)
-        self._work()
+        if self._turn is None:
+            self._work()
+        if not self._count_unfinished(self._frames.buffered):
+            self.session.end(
+                f"more than {MAX_UNFINISHED_BYTES} bytes of unfinished frames in all (MAX_UNFINISHED_BYTES)"
+            )
+
+    def _count_unfinished(self, size: int) -> bool:
+        """Note the number of bytes that wait here, and return true if there is room for them."""
+        self._cluster.unfinished_bytes += size - self._unfinished
+        grew, self._unfinished = size > self._unfinished, size
+        return not grew or self._cluster.unfinished_bytes <= MAX_UNFINISHED_BYTES
 
     def pause_writing(self) -> None:
         """Stop handling frames and sending chunks while the client does not read."""
@@ -104,7 +129,8 @@ class RabbitServerConnection(asyncio.Protocol):
             return
         self._transport.resume_reading()
         self._guarded(self.session.pump)
-        self._work()
+        if self._turn is None:
+            self._work()
 
     @property
     def socket_number(self) -> int:
@@ -157,12 +183,26 @@ class RabbitServerConnection(asyncio.Protocol):
     # -- frames -----------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        """Take the frames that are there."""
+        """Take the frames that are there, as far as this turn of the loop has room."""
         self._guarded(self._take_frames)
+
+    def _next_turn(self) -> None:
+        self._turn = None
+        self._work()
+        if self._turn is None:
+            if self._is_lost:
+                self._end_session()
+            elif self.is_writable and not self._is_closing:
+                self._transport.resume_reading()
 
     def _take_frames(self) -> None:
         session = self.session
         while self.is_writable and session.step is not HandshakeStep.CLOSED:
+            if self._frames.buffered and not self._cluster.may_take(_FRAME_COST):
+                self._turn = self._loop.call_soon(self._next_turn)
+                if not self._is_closing:
+                    self._transport.pause_reading()
+                return
             frame = self._frames.next_frame()
             if frame is None:
                 return

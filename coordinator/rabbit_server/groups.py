@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.host import CoordinatorClock, CoordinatorHost, HostHooks
 from fencepost.coordinator.protocol.sac import (
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.session import RabbitSession
 
 
+_MESSAGES_PER_TURN: Final = 500
+
+
 class Groups(HostHooks):
     """The coordinator, and its messages to and from connections.
 
@@ -48,6 +51,8 @@ class Groups(HostHooks):
         self._cut: dict[str, None] = {}
         self._sessions: dict[ConnectionId, RabbitSession] = {}
         self._messages: deque[NotifyConsumer | CheckConnection] = deque()
+        self._ended: deque[ConnectionId] = deque()
+        """Connections that ended, until their groups know it. The first one is being handled."""
 
     def connection_id(self, session: RabbitSession) -> ConnectionId:
         """Return the name by which the coordinator knows a connection."""
@@ -82,14 +87,17 @@ class Groups(HostHooks):
         self._host.abandon()
 
     def _deliver_all(self) -> None:
-        """Deliver messages to connections, in order; messages that follow from them are queued behind."""
+        """Deliver messages to connections, in order; messages that follow from them are queued behind.
+
+        One turn delivers some of them, then other clients are served.
+        """
         try:
-            while self._messages:
+            for _ in range(min(len(self._messages), _MESSAGES_PER_TURN)):
                 message = self._messages.popleft()
                 if node_of(message.connection) not in self._cut:
                     self._deliver(message)
         finally:
-            if self._messages:  # a message that fails must not hold up the others
+            if self._messages:  # those of other turns; one that fails must not hold up the others
                 self._later(self._deliver_all)
             self.on_change()
 
@@ -190,4 +198,18 @@ class Groups(HostHooks):
         back."""
         connection = self.connection_id(session)
         if self._sessions.pop(connection, None) is not None and session.socket.node not in self._cut:
-            self.process(ConnectionDown(connection))
+            self._ended.append(connection)
+            if len(self._ended) == 1:
+                self._end_next()
+
+    def _end_next(self) -> None:
+        """Let the groups of one connection choose again. If many end together, each has a turn of its own."""
+        try:
+            self.process(ConnectionDown(self._ended[0]))
+        finally:
+            self._later(self._ended_one)
+
+    def _ended_one(self) -> None:
+        self._ended.popleft()
+        if self._ended:
+            self._end_next()

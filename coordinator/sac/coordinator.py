@@ -219,11 +219,17 @@ def _register(command: RegisterConsumer, step: _Step) -> SacReply:
     """Register a consumer. Its connection is watched even if the group has another partition index."""
     key, connection = _key(command), command.connection
     step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
-    step.index[connection] = {*step.state.indexed(connection), key}
+    present = step.state.members_of(connection, key)
     group = step.open(key, command.partition_index)
-    if group.partition_index != command.partition_index:
-        return SacReply(error=SacError.PARTITION_INDEX_CONFLICT)
-    return SacReply(is_active=group.register(command))
+    if group.partition_index == command.partition_index:
+        reply = SacReply(is_active=group.register(command, present))
+        agrees = connection not in step.state.strays
+    else:
+        reply = SacReply(error=SacError.PARTITION_INDEX_CONFLICT)
+        agrees = False
+    if not agrees:
+        step.index[connection] = {*step.state.indexed(connection), key}
+    return reply
 
 
 def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
@@ -232,12 +238,17 @@ def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
     group = step.draft(key)
     if group is not None:
         group.unregister(connection, command.subscription_id)
-    groups = set(step.state.indexed(connection))
-    if not step.has_members(connection, key):
-        groups.discard(key)
-    if step.state.is_indexed(connection) and not groups:
+    left = not step.has_members(connection, key)
+    if connection in step.state.strays:
+        groups = set(step.state.indexed(connection))
+        if left:
+            groups.discard(key)
+        step.index[connection] = groups
+        is_over = not groups
+    else:  # its index is the groups that it has members in, and stays so
+        is_over = left and step.state.is_only_in(connection, key)
+    if step.state.is_indexed(connection) and is_over:
         step.first.append(DemonitorConnection(connection))
-    step.index[connection] = groups
     return OK
 
 
@@ -300,7 +311,8 @@ def _down(event: ConnectionDown, step: _Step) -> SacReply:
         return OK
     if lost:
         step.first.append(StartTimer(connection, step.state.disconnected_timeout_ms))
-    step.index[connection] = ()
+    if lost or connection in step.state.strays:
+        step.index[connection] = ()
     for group in _groups(step, step.state.indexed(connection)):
         if lost:
             group.lose_connection(connection)

@@ -65,10 +65,10 @@ class GroupDraft:
 
     def current(self) -> int | None:
         """Return the place of the active consumer; None without one."""
-        for place, consumer in enumerate(self.consumers):
-            if is_active(consumer.status):
-                return place
-        return None
+        statuses = [each.status for each in self.consumers]
+        # Searches of a list take a tenth of the time of a loop, and groups may have thousands of consumers.
+        places = [statuses.index(each) for each in (C_ACTIVE, C_DEACTIVATING, D_ACTIVE) if each in statuses]
+        return min(places, default=None)
 
     def target(self) -> int | None:
         """Return the place of the consumer that should be active.
@@ -77,13 +77,14 @@ class GroupDraft:
         Otherwise it is the first connected one, or in a super stream the one at partition index modulo their
         number.
         """
-        eligible = []
-        for place, consumer in enumerate(self.consumers):
-            status = consumer.status
-            if status is D_ACTIVE:
-                return place
-            if is_connected(status):
-                eligible.append(place)
+        statuses = [each.status for each in self.consumers]
+        if D_ACTIVE in statuses:
+            return statuses.index(D_ACTIVE)
+        eligible = [
+            place
+            for place, status in enumerate(statuses)
+            if status is C_WAITING or status is C_ACTIVE or status is C_DEACTIVATING
+        ]
         if not eligible or self.partition_index < SIMPLE:
             return None
         return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
@@ -132,9 +133,12 @@ class GroupDraft:
         target = self.target()
         if target is None or not is_connected(self.consumers[target].status):
             return
-        for place, consumer in enumerate(self.consumers):
-            if place != target and is_connected(consumer.status):
-                self._release(place)
+        for place in [
+            place
+            for place, each in enumerate(self.consumers)
+            if place != target and (each.status is C_ACTIVE or each.status is C_DEACTIVATING)
+        ]:
+            self._release(place)
         self._activate(target)
 
     def rebalance(self) -> None:
@@ -185,10 +189,10 @@ class GroupDraft:
 
     # -- commands and events --------------------------------------------------------------------------------
 
-    def register(self, command: RegisterConsumer) -> bool:
+    def register(self, command: RegisterConsumer, present: int) -> bool:
         """Add a consumer, and return true if it is active. A consumer that is already registered is
-        unchanged."""
-        known = self._place_of(command.connection, command.subscription_id)
+        unchanged. `present` is the number of consumers that the connection has in the group."""
+        known = self._known_place(command.connection, command.subscription_id, present)
         if self.partition_index == SIMPLE:
             first = self.current() is None
             if known is None:
@@ -208,6 +212,18 @@ class GroupDraft:
         for place, one in enumerate(self.consumers):
             if one.connection == connection and one.subscription_id == subscription_id:
                 return place
+        return None
+
+    def _known_place(self, connection: ConnectionId, subscription_id: int, present: int) -> int | None:
+        """Do the same as `_place_of`, from the end: the newest consumers of a connection are near it."""
+        place = len(self.consumers)
+        while present:
+            place -= 1
+            one = self.consumers[place]
+            if one.connection == connection:
+                if one.subscription_id == subscription_id:
+                    return place
+                present -= 1
         return None
 
     def _add(self, command: RegisterConsumer, status: ConsumerStatus) -> int:

@@ -34,6 +34,14 @@ _TOLD_AFRESH_MS = 10_000
 """Minimum time that a new leader waits for a disconnected connection, in ms. It may be about to return."""
 
 
+def _common_start(before: tuple[SacConsumer, ...], after: tuple[SacConsumer, ...]) -> int:
+    """Return the number of members at the start of both. A group that only grew is compared at once."""
+    length = min(len(before), len(after))
+    if before[:length] == after[:length]:
+        return length
+    return next(place for place in range(length) if before[place] is not after[place])
+
+
 class SacState:
     """Groups, the index of connections, the configuration; read-only outside `apply`."""
 
@@ -83,6 +91,14 @@ class SacState:
         """Return true if a connection has members in a group."""
         return key in self._groups_of.get(connection, ())
 
+    def members_of(self, connection: ConnectionId, key: SacGroupKey) -> int:
+        """Return the number of members that a connection has in a group."""
+        return self._groups_of.get(connection, {}).get(key, 0)
+
+    def is_only_in(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+        """Return true if a connection has members in no other group."""
+        return self._groups_of.get(connection, {}).keys() <= {key}
+
     def connections_on(self, node: str) -> list[ConnectionId]:
         """Return the connections of a node that have members, sorted."""
         return sorted(self._nodes.get(node, ()))
@@ -131,10 +147,13 @@ class SacState:
             self._groups.pop(key, None)
         else:
             self._groups[key] = value
-        if [one.connection for one in before] != [one.connection for one in after]:
-            self._count(key, before, -1)
-            self._count(key, after, 1)
-        self._follow(key, before, after)
+        same = _common_start(before, after)
+        old_part, new_part = before[same:], after[same:]
+        if [one.connection for one in old_part] != [one.connection for one in new_part]:
+            self._count(key, old_part, -1)
+            self._count(key, new_part, 1)
+        if any(is_disconnected(one.status) for part in (old_part, new_part) for one in part):
+            self._follow(key, before, after)
 
     def _count(self, key: SacGroupKey, consumers: tuple[SacConsumer, ...], sign: int) -> None:
         """Count members in or out; a connection without members is in no map."""

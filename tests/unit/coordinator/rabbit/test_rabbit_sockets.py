@@ -255,3 +255,42 @@ async def test_a_port_that_is_taken_is_told():
     async with StreamBroker(ports=(0,)) as broker:
         with pytest.raises(EnvironmentLacks, match=f"port {broker.ports[0]} on 127.0.0.1 is taken"):
             await StreamBroker(ports=broker.ports).start()
+
+
+async def test_the_frames_of_a_client_that_hangs_up_take_several_turns_and_all_count() -> None:
+    async with StreamBroker(ports=(0,)) as broker:
+        peer = await Peer.opened(broker)
+        peer.send(*(frames.Create(number, f"stream-{number}", {}) for number in range(1_000)))
+        taken: list[bool] = []
+        may_take = broker.cluster.may_take
+
+        def counted(cost: int) -> bool:
+            taken.append(may_take(cost))
+            return taken[-1]
+
+        broker.cluster.may_take = counted
+        await peer.writer.drain()
+        peer.writer.close()
+        streams = broker.cluster.virtual_hosts["/"].streams
+        while len(streams) < 1_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert taken.count(False) >= 5, "other clients had no turn between"
+
+
+async def test_all_clients_together_may_leave_a_limited_number_of_bytes_unfinished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "MAX_UNFINISHED_BYTES", 500_000)
+    async with StreamBroker(ports=(0,)) as broker:
+        peers = [await Peer.opened(broker) for _ in range(3)]
+        for peer in peers[:2]:
+            peer.writer.write((1_000_000).to_bytes(4, "big") + bytes(200_000))
+            await peer.writer.drain()
+        while broker.cluster.unfinished_bytes < 400_000:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        peers[2].writer.write((1_000_000).to_bytes(4, "big") + bytes(200_000))
+        await peers[2].rest()
+        assert broker.cluster.unfinished_bytes <= 500_000
+        assert len(broker.connections) == 2
+        for peer in peers:
+            peer.writer.close()

@@ -237,3 +237,32 @@ def test_the_table_knows_no_way_from_disconnected_to_deactivating() -> None:
         SAC_CONSUMER_TABLE.check(
             S.DISCONNECTED_ACTIVE, ConsumerEvent.STEP_DOWN_ASKED, S.CONNECTED_DEACTIVATING
         )
+
+
+def test_a_join_reads_neither_the_members_nor_the_other_groups_of_its_connection() -> None:
+    """Otherwise the work of many consumers that join grows with the square of their number."""
+    coordinator = SacCoordinator()
+    read: list[str] = []
+
+    class Connection(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            read.append(str(other))
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    for number in range(200):
+        command = sac.RegisterConsumer(
+            vhost="/",
+            stream="s",
+            consumer_name="g",
+            partition_index=-1,
+            connection=Connection(f"{number}@n"),
+            subscription_id=0,
+            owner="o",
+        )
+        outcome = coordinator.handle(command, 0)
+        coordinator.apply_batch(outcome.records)
+    assert len(read) < 200 * 10
