@@ -120,7 +120,10 @@ class Services(NamedTuple):
         """Return the addresses of the current leaders in these results (KIP-951)."""
         current = (one.current_leader for topic in topics for one in topic.partitions)
         ids = {leader[0] for leader in current if leader is not None} - {NO_LEADER}
-        return tuple(self.cluster.node_seen_from(asked.local_host, node_id) for node_id in sorted(ids))
+        nodes = (
+            self.cluster.node_seen_from(self.listener_name, asked.local_host, each) for each in sorted(ids)
+        )
+        return tuple(node for node in nodes if node is not None)
 
 
 class OpenConnection(Protocol):
