@@ -213,7 +213,7 @@ class ReplicaSelector(enum.StrEnum):
 
 
 class SecurityProtocol(enum.Enum):
-    """How clients speak to a listener: with TLS, a login, both or neither."""
+    """The protocol between clients and a listener: with TLS, a login, both or neither."""
 
     PLAINTEXT = (False, False)
     SSL = (False, True)
