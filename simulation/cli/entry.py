@@ -20,6 +20,7 @@ from types import CodeType
 from typing import TextIO
 
 from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
+from fencepost.simulation.cli.output import visible
 
 USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (
@@ -217,7 +218,7 @@ def _version() -> str:
 
 def _complain(name: str, message: str, code: int) -> int:
     command = f"fencepost {name}".strip()
-    sys.stderr.write(f"{command}: {message}\n")
+    sys.stderr.write(visible(f"{command}: {message}") + "\n")
     return code
 
 

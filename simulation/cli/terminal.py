@@ -7,7 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import TypeAlias
 
 from rich.console import Console, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+
+from fencepost.simulation.cli.output import visible
 
 FILE_WIDTH = 160
 """Width of files and pipes in columns, so that a row stays one line. A terminal knows its own width."""
@@ -70,6 +73,12 @@ class Terminal(Console):
     def __init__(self, file_width: int = FILE_WIDTH) -> None:
         width = None if sys.stdout.isatty() else file_width
         super().__init__(highlight=False, emoji=False, markup=False, width=width)
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        """Return what is written; all text passes through here, before colours are added."""
+        return super()._render_buffer(
+            each if each.control else Segment(visible(each.text), each.style) for each in buffer
+        )
 
     def say(self, *parts: RenderableType) -> None:
         """Print parts on one line, which is never broken: it may hold a path, or a command to copy."""

@@ -180,9 +180,18 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
 
 
 class AsyncEmbeddedKafka(BlockingControls[AsyncGroup]):
-    """The result of `async with EmbeddedKafka()`: the same Kafka, but waiting for its groups is awaited."""
+    """The result of `async with EmbeddedKafka()`: the same Kafka, but waiting for its groups is awaited.
 
-    def __init__(self, kafka: EmbeddedKafka) -> None:
+    :raises FencepostError: for the arguments of an `EmbeddedKafka`; the text says where they belong.
+    """
+
+    def __init__(self, kafka: EmbeddedKafka | None = None, **arguments: object) -> None:
+        if not isinstance(kafka, EmbeddedKafka) or arguments:
+            given = ", ".join(f"{name}=..." for name in arguments)
+            raise FencepostError(
+                f"AsyncEmbeddedKafka({given}): expected a running EmbeddedKafka; write `async with "
+                f"EmbeddedKafka({given}) as kafka`, where kafka is an AsyncEmbeddedKafka"
+            )
         super().__init__(kafka.thread, AsyncGroup, kafka)
 
     @property

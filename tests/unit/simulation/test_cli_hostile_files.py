@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from fencepost import simulation
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.scenarios.check import MAX_LISTED
 from fencepost.simulation.scenarios.load import load_any
@@ -119,3 +122,20 @@ def test_a_number_of_partitions_with_very_many_digits_is_refused(
     digits: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert "expected NAME:PARTITIONS" in refusal(["serve", "--port", "0", "--topics", f"t:{digits}"], capsys)
+
+
+def test_characters_that_steer_a_terminal_are_shown_as_escapes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evil = tmp_path / "evil.toml"
+    evil.write_text('name = "evil"\n"k\\u001b[31m\\u202ey" = 1\n')
+    assert main(["simulate", str(evil)]) == 2
+    assert r"k\x1b[31m\u202ey: unknown key" in capsys.readouterr().err
+    ours = (files(simulation) / "scenarios" / "library" / "rolling-deploy.toml").read_text()
+    evil.write_text(
+        re.sub("(?m)^summary = .*$", r'summary = "red \\u001b[31m and back\\u202e"', ours, count=1)
+    )
+    assert main(["simulate", str(evil), "--duration", "10s"]) == 0
+    told = capsys.readouterr().out
+    assert not set("\x1b\u202e") & set(told)
+    assert r"red \x1b[31m and back\u202e" in told

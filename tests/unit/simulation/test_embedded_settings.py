@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode as Known
 
-from fencepost import EmbeddedKafka
+from fencepost import AsyncEmbeddedKafka, EmbeddedKafka
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
@@ -288,3 +288,10 @@ def test_threads_take_short_turns_while_a_kafka_runs() -> None:
         assert sys.getswitchinterval() == pytest.approx(0.0005)
     # The fixture's Kafka may run too, if another test of this module has asked for it.
     assert sys.getswitchinterval() == pytest.approx(before)
+
+
+def test_the_awaited_kafka_says_where_its_arguments_belong() -> None:
+    with pytest.raises(FencepostError, match=r"write `async with EmbeddedKafka\(topics=\.\.\.\) as kafka`"):
+        AsyncEmbeddedKafka(topics={"orders": 3})
+    with pytest.raises(FencepostError, match="expected a running EmbeddedKafka"):
+        AsyncEmbeddedKafka()
