@@ -63,8 +63,8 @@ class RabbitCluster:
         """All that are connected."""
         self.ports: dict[str, int] = {}
         """The port of each node, by its name."""
-        self.may_take: Callable[[int], bool] = lambda cost: True
-        """Returns true if this turn of the loop has room for a frame of that cost."""
+        self.may_take: Callable[[], bool] = lambda: True
+        """Returns true if this turn of the loop has room for one more frame."""
         self.unfinished_bytes = 0
         """Bytes that arrived on all connections and were not handled yet."""
         self._secret = secret

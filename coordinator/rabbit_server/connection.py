@@ -23,8 +23,6 @@ from fencepost.coordinator.server.accepting import socket_number
 log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = 0x7FFF_FFFF
-_FRAME_COST: Final = 1 << 11
-"""The cost of a frame, in bytes of long requests: all connections take 128 frames in one turn of the loop."""
 MAX_UNFINISHED_BYTES: Final = 1 << 28
 """The limit of bytes that all clients together have sent of frames that are not complete."""
 _LAST_WORDS_S: Final = 1.0
@@ -198,7 +196,7 @@ class RabbitServerConnection(asyncio.Protocol):
     def _take_frames(self) -> None:
         session = self.session
         while self.is_writable and session.step is not HandshakeStep.CLOSED:
-            if self._frames.buffered and not self._cluster.may_take(_FRAME_COST):
+            if self._frames.buffered and not self._cluster.may_take():
                 self._turn = self._loop.call_soon(self._next_turn)
                 if not self._is_closing:
                     self._transport.pause_reading()
