@@ -1,7 +1,7 @@
 # The project's commands. Each needs only make and Python 3.11 or later: the first one that runs makes .venv.
 #
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
-#   make test    the tests; with ALL=1 the long ones as well, and three times as many examples of a property
+#   make test    the tests that run in one process; with ALL=1 all of them, and ten times the examples of a property
 #   make other   a part of them on the newest other Python that is here
 #   make suites  the test suites of librdkafka and franz-go on an embedded Kafka; wants cargo, cc and go
 #   make check   style, types, import rules
@@ -47,8 +47,12 @@ OTHER_HALF := tests/unit/coordinator tests/conformance tests/property tests/arch
 collect: venv
 	@$(COLLECT) $(HALF) >/dev/null 2>&1 & $(COLLECT) $(OTHER_HALF) >/dev/null 2>&1 & wait
 
-test: venv $(if $(ARGS)$(COLLECTED),,collect)
-	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(if $(ALL),,-m "not long" --hypothesis-profile short) $(ARGS)
+# Without ALL and ARGS each worker collects a share of the files for itself. A worker that the watchdog ends, ends the run.
+SHARES := --dist each --max-worker-restart 0
+SHORT := -m "not long and not processes" --hypothesis-profile short
+
+test: venv $(if $(ALL),$(if $(ARGS)$(COLLECTED),,collect))
+	@$(BIN)/python -m pytest -n $(WORKERS) $(if $(ALL)$(ARGS),--dist worksteal,$(SHARES)) $(if $(ALL),,$(SHORT)) $(ARGS)
 
 other: venv
 	@.ci/other-python $(UV_VERSION)

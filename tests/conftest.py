@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import gc
 import os
 import shutil
@@ -15,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
+from tests.shares import divide, is_share
+from tests.watchdog import Watchdog, may_start_processes
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,8 +33,8 @@ pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.uni
 # How long an example takes is the machine's affair.
 settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any-machine")
-# What `make test` asks for (--hypothesis-profile) where it leaves out the long tests.
-settings.register_profile("short", settings.get_profile("any-machine"), max_examples=30)
+# What `make test` asks for (--hypothesis-profile) without ALL=1.
+settings.register_profile("short", settings.get_profile("any-machine"), max_examples=10)
 
 
 def pytest_asyncio_loop_factories(
@@ -43,16 +45,16 @@ def pytest_asyncio_loop_factories(
     return {"virtual": lambda: VirtualLoop(max_events=5_000_000)}
 
 
-REAL_SECONDS = 120
-"""How long a test may take that waits for other processes: the machine may be busy with anything."""
-
 FETCH_SECONDS = 120
 
 
-def pytest_configure() -> None:
+@pytest.hookimpl(trylast=True)  # behind what keeps the real stderr
+def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in its background with SIGINT ignored: tests send it, and programs obey it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Watchdog(config.stash[fault_handler_stderr_fd_key]))
+    divide(config)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -66,47 +68,16 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-@pytest.hookimpl(trylast=True)  # behind what leaves out the long ones
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items[:] = _in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
     for item in items:
-        if item.get_closest_marker("real") is None:
-            continue
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(REAL_SECONDS))
-        if _waits_for_a_process(item):
+        if may_start_processes(item):
+            item.add_marker(pytest.mark.processes)
             # A busy machine may starve the other process once; the summary counts the second tries.
             item.add_marker(pytest.mark.flaky(reruns=1))
-
-
-_WITH_PROCESSES = frozenset(
-    {
-        "cluster",
-        "java",
-        "kafka_installation",
-        "place",
-        "real_rabbitmq",
-        "spark",
-        "three",
-        "upstreams",
-        "world",
-    }
-)
-"""Fixtures behind which another process runs."""
-
-
-def _waits_for_a_process(item: pytest.Item) -> bool:
-    """True if another process can be starved: one of a fixture, or one that the module starts."""
-    if _WITH_PROCESSES.intersection(getattr(item, "fixturenames", ())):
-        return True
-    return any(
-        word in _text(item.path) for word in ("subprocess", "multiprocessing", "confluent_kafka", "cluster")
-    )
-
-
-@functools.cache
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    yield  # here -m leaves out what the run is not for
+    if not is_share(config):
+        items[:] = _in_shares(items, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
@@ -119,7 +90,7 @@ def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """One behind the other what each process begins with: equal parts, of whose ends others steal later.
 
     Only the first one starts Spark. The others begin with tests that wait for other processes while Spark
-    computes, long ones first. What computes is left for the end, and keeps all cores busy there.
+    computes, those with processes first. What computes is left for the end, and keeps all cores busy there.
     """
     shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
     files: dict[Path, list[pytest.Item]] = {}
@@ -127,7 +98,7 @@ def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
         with_spark = "spark" in getattr(item, "fixturenames", ())
         (shares[0] if with_spark else files.setdefault(item.path, [])).append(item)
     waiting = [file for file in files.values() if _has(file, "real")]
-    waiting.sort(key=lambda file: not _has(file, "long"))
+    waiting.sort(key=lambda file: not _has(file, "processes"))
     others = shares[1:] or shares
     for number, file in enumerate(waiting):
         others[number % len(others)].extend(file)
@@ -145,7 +116,12 @@ def _has(file: list[pytest.Item], marker: str) -> bool:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def processes() -> None:
+    """Lets a test or a fixture start processes, or use those of others: `make test` leaves such tests out."""
+
+
+@pytest.fixture(scope="session")
+def spark(processes: None) -> Iterator[SparkSession]:
     """The one session of all tests: one that runs already is used by everything that asks for one."""
     from fencepost.simulation.pipeline.session import spark_session
 
@@ -154,7 +130,7 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def kafka_installation() -> Installation:
+def kafka_installation(processes: None) -> Installation:
     """Java and Kafka's jars, fetched if need be; the test is skipped where they can't be had.
 
     FENCEPOST_TESTS_WITHOUT_KAFKA, if set, is the reason why nobody should try.
@@ -163,7 +139,7 @@ def kafka_installation() -> Installation:
 
 
 @pytest.fixture(scope="session")
-def newest_kafka_installation() -> Installation:
+def newest_kafka_installation(processes: None) -> Installation:
     """The same of the newest Kafka."""
     return installation_of(NEWEST_KAFKA)
 
@@ -183,7 +159,7 @@ def installation_of(version: KafkaVersion) -> Installation:
 
 
 @pytest.fixture(scope="session")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+def pem(processes: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 which signs itself, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("makes its certificate with openssl")

@@ -16,6 +16,7 @@ SCRIPT = ROOT / ".ci" / "rabbitmq"
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(shutil.which("pkill") is None, reason="no pkill, which .ci/rabbitmq takes"),
+    pytest.mark.processes,
 ]
 
 

@@ -59,12 +59,14 @@ def test_every_name_is_there_and_says_what_it_is(name: str) -> None:
     assert name == "__version__" or (found.__doc__ and found.__module__.startswith("fencepost."))
 
 
+@pytest.mark.processes
 def test_the_import_loads_one_module_of_the_project_and_hardly_any_other() -> None:
     code = "import sys; before = set(sys.modules); import fencepost; print(*sorted({*sys.modules} - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert set(done.stdout.split()) <= {"__future__", "fencepost"}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", [["--version"], ["scenarios", "--json"]])
 def test_python_dash_m_fencepost_is_the_command(words: list[str]) -> None:
     command = [sys.executable, "-m", "fencepost", *words]

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 MODULES = sorted(
     "fencepost." + ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
@@ -46,12 +48,14 @@ def loaded_after(statement: str) -> set[str]:
     return {name.partition(".")[0] for name in result.stderr.split()}
 
 
+@pytest.mark.processes
 def test_packages_and_the_help_load_nothing_heavy() -> None:
     lines = [f"import {name}" for name in ("fencepost", *PACKAGES)]
     lines.append("from fencepost.simulation.cli import main\nassert main(['--help']) == 0")
     assert loaded_after("\n".join(lines)) & {*HEAVY, "structlog", "asyncio"} == set()
 
 
+@pytest.mark.processes
 def test_cores_load_nothing_heavy() -> None:
     lines = [
         f"import {name}"

@@ -9,6 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("public", "coordinator", "member", "simulation")
 LONGEST_FILE = 700
@@ -75,6 +77,7 @@ def test_no_small_file_has_one_importer() -> None:
     assert small == SMALL_WITH_ONE_IMPORTER
 
 
+@pytest.mark.processes
 def test_the_other_pythons_tests_exist() -> None:
     script = (ROOT / ".ci" / "other-python").read_text()
     listed = re.search(r"^tests=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)

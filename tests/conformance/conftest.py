@@ -63,7 +63,7 @@ def three(kafka_installation: Installation) -> Iterator[RealCluster]:
         cluster.stop()
 
 
-@pytest.fixture(params=["fencepost", "kafka"])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.processes)])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
     """The same tests against our broker and against Kafka's."""
     if request.param == "kafka":
@@ -122,7 +122,7 @@ def java_programs(
 
 
 @pytest.fixture
-def java_process() -> Iterator[Callable[[list[str]], JavaProcess]]:
+def java_process(processes: None) -> Iterator[Callable[[list[str]], JavaProcess]]:
     """Starts Java processes, and ends them after the test."""
     started: list[JavaProcess] = []
 
@@ -175,7 +175,7 @@ def streams_application(
 
 
 @pytest.fixture(scope="session")
-def real_rabbitmq() -> tuple[str, int]:
+def real_rabbitmq(processes: None) -> tuple[str, int]:
     """Where a RabbitMQ is."""
     there = os.environ.get("FENCEPOST_TESTS_RABBITMQ", "127.0.0.1:5552")
     host, _, port = there.rpartition(":")
@@ -187,7 +187,7 @@ def real_rabbitmq() -> tuple[str, int]:
     return host, int(port)
 
 
-@pytest.fixture(params=["fencepost", "rabbitmq"])
+@pytest.fixture(params=["fencepost", pytest.param("rabbitmq", marks=pytest.mark.processes)])
 async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
     """The same tests at our node and at RabbitMQ's."""
     if request.param == "fencepost":
@@ -202,7 +202,7 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
         yield theirs
 
 
-@pytest.fixture(params=["fencepost", "kafka"])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.processes)])
 def upstreams(request: pytest.FixtureRequest) -> Iterator[dict[int, Address]]:
     """One broker of either make."""
     if request.param == "kafka":

@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Address, Proxy
+from tests.waiting import until
 
 PATIENCE_S = 40.0
 
@@ -146,7 +147,7 @@ class Gathering:
 
     async def has(self, values: Iterable[int]) -> None:
         wanted = set(values)
-        await until(lambda: wanted <= self.values.keys(), lambda: f"missing {wanted - self.values.keys()}")
+        await until(lambda: wanted <= self.values.keys(), found=self.values.keys)
 
 
 class Ours(Gathering):
@@ -218,13 +219,6 @@ class Confluent(Gathering):
         self.ended.set()
         await self.task
         await asyncio.to_thread(self.consumer.close)
-
-
-async def until(condition: Callable[[], bool], why: Callable[[], str] = lambda: "it did not happen") -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, why()
-        await asyncio.sleep(0.01)
 
 
 @contextlib.asynccontextmanager

@@ -11,6 +11,7 @@ import rstream
 from rstream.recovery import BackOffRecoveryStrategy
 
 from fencepost import AsyncEmbeddedRabbitStream
+from tests.waiting import until
 
 RABBIT_SECONDS = 60
 """How long a client may take for anything."""
@@ -42,9 +43,7 @@ class RabbitPlace:
     @staticmethod
     async def until(condition: Callable[[], object]) -> None:
         """Wait until something is so."""
-        async with asyncio.timeout(RABBIT_SECONDS):
-            while not condition():  # noqa: ASYNC110  # clients tell nobody
-                await asyncio.sleep(0.01)
+        await until(condition, RABBIT_SECONDS)
 
     def name(self) -> str:
         return f"s-{uuid.uuid4().hex[:8]}"

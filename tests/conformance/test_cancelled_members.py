@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fencepost import EmbeddedKafka, KIP848Consumer, StreamsApp
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -96,8 +97,7 @@ def test_an_application_that_is_about_to_join_leaves(kafka: EmbeddedKafka, proto
 
     async def work(ready: asyncio.Event) -> None:
         async with app_on(kafka, protocol):
-            while not kafka.group("g").members():  # noqa: ASYNC110  # nothing tells of it
-                await asyncio.sleep(0.01)
+            await until(lambda: kafka.group("g").members())
             ready.set()
             await asyncio.sleep(60)
 

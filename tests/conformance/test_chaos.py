@@ -390,6 +390,7 @@ def groups_of(admin: AdminClient) -> dict[str, int]:
     return {name: len(group.result(30).members) for name, group in described.items()}
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("session_ms", [45_000])
 async def test_a_run_that_is_cancelled_leaves_nothing(endpoint, session_ms):
     run = asyncio.ensure_future(run_real(loads(SCENARIO), 1, endpoint, duration_us=120 * SECOND))
@@ -451,6 +452,7 @@ async def test_a_consumer_of_librdkafka_that_can_not_go_on_ends(endpoint):
     assert told[-1].error == "_FATAL"
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere processes outlive their template")
 @pytest.mark.parametrize("template", [False, True], ids=["member", "template"])
 async def test_a_process_that_somebody_else_ends_ends_the_run(endpoint, template):
@@ -490,6 +492,7 @@ async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(end
     assert result.records_lost == 0
 
 
+@pytest.mark.processes
 async def test_two_runs_at_once_in_one_group_notice_each_other(endpoint):
     scenarios = [SCENARIO, SCENARIO.replace('"orders"', '"payments"')]
     runs = [run_real(loads(each), 1, endpoint, duration_us=12 * SECOND) for each in scenarios]

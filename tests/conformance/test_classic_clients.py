@@ -169,6 +169,7 @@ def test_librdkafka_shares_rebalances_and_resumes(served: Any, crew: Crew, strat
     assert again == Counter(VALUES), "what was committed is not read again, and nothing is left out"
 
 
+@pytest.mark.processes
 def test_who_dies_without_a_word_is_replaced_when_its_session_ends(served: Any, crew: Crew) -> None:
     command = [sys.executable, str(MEMBER), served.bootstrap_servers, "g", "orders", "classic"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -14,6 +13,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.kafka.classic import ClassicConsumer
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -68,13 +68,6 @@ async def readers(world) -> AsyncIterator[Callable[..., Any]]:
             return reader
 
         yield start
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 def shared(readers: Iterable[Reader], partitions: int, fewest: int) -> Callable[[], bool]:

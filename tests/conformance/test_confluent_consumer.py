@@ -129,6 +129,7 @@ def test_a_second_and_a_third_consumer_share(served):
         wait_until(balanced(members, 12), *members)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("session_ms", [2_000])
 def test_a_killed_consumer_is_replaced_after_its_session(served):
     with consumers(served) as make:

@@ -14,6 +14,7 @@ pytestmark = pytest.mark.real
 CRASH = Path(__file__).parents[2] / "benchmarks" / "crash.py"
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(280)
 @pytest.mark.parametrize("kills", [3, pytest.param(10, marks=pytest.mark.long)])
 def test_what_was_acknowledged_survives_any_kill_and_members_go_on(kills: int):

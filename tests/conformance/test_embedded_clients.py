@@ -277,6 +277,7 @@ def test_clients_outlive_a_restart(kafka, protocol):
     assert kafka.check() == []
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("brokers", [1, 3])
 def test_time_expires_a_client_that_died_and_no_other(brokers):
     with (

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from fencepost import StreamThreadState as T
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.trace.schema import RowKind
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -37,12 +37,6 @@ async def ignore(partition: Any, records: Sequence[Any]) -> None:
 def app_on(kafka: AsyncEmbeddedKafka, **settings: Any) -> StreamsApp:
     settings = {"topics": ["orders"], "group_id": "billing", "threads": 2, **settings}
     return StreamsApp(ignore, bootstrap_servers=kafka.bootstrap_servers, **settings)
-
-
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(90):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.02)
 
 
 async def test_a_group_shows_its_members_and_their_tasks(kafka: AsyncEmbeddedKafka) -> None:

@@ -20,6 +20,7 @@ from fencepost import KIP848Consumer
 from fencepost.coordinator.codec import registry
 from fencepost.coordinator.protocol.cluster import ApiVersionsResponse
 from fencepost.coordinator.server.brokers import Broker
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -34,9 +35,7 @@ async def take(consumer, count, seconds=60):
 
 async def assigned(consumer, seconds=60):
     """The group's coordinator may not have heard yet of a topic that was created just now."""
-    async with asyncio.timeout(seconds):
-        while not consumer.assignment():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(consumer.assignment, seconds)
 
 
 async def nothing_more(consumer, ms=300):
@@ -375,8 +374,7 @@ async def test_a_commit_of_one_who_is_out_fails(world):
     topic = world.topic(1)
     async with world.consumer(topic) as other, world.consumer(topic, max_poll_interval_ms=1_000) as consumer:
         waiting = asyncio.ensure_future(other.getone())
-        while consumer.state != "STALE":  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: consumer.state == "STALE")
         assert consumer.assignment() == set()
         with pytest.raises((CommitFailedError, IllegalStateError)):
             await consumer.commit({TopicPartition(topic, 0): 1})
@@ -389,8 +387,7 @@ async def test_a_commit_of_what_was_lost_meanwhile_fails(world):
     settings = {"max_poll_interval_ms": 1_000, "enable_auto_commit": False}
     async with world.consumer(topic, **settings) as consumer:
         assert await take(consumer, 2) == [0, 1]
-        while consumer.assignment():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+        await until(lambda: not consumer.assignment())
         for _ in range(2):
             with pytest.raises(CommitFailedError):
                 await consumer.commit()

@@ -19,6 +19,7 @@ from confluent_kafka.admin import AdminClient
 
 from fencepost import KIP848Consumer
 from fencepost.simulation.lab.clusters.cluster import RealCluster
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -134,12 +135,6 @@ class Stage:
             return int(await admin.find_coordinator(self.name))
         finally:
             await admin.close()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(SECONDS):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 @pytest.fixture

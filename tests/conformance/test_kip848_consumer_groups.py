@@ -14,6 +14,7 @@ from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStat
 
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.base.leave import CloseOption
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -55,14 +56,6 @@ async def stopping(readers):
         yield readers
     finally:
         await asyncio.gather(*(reader.stop() for reader in readers))
-
-
-async def until(condition, seconds=60):
-    async with asyncio.timeout(seconds):
-        while True:
-            if condition():
-                return
-            await asyncio.sleep(0.01)
 
 
 def balanced(readers, total):

@@ -11,6 +11,7 @@ from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.member.base.errors import CallbackFailed
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -125,9 +126,7 @@ async def expired(service: Service) -> None:
 
 
 async def not_polled(service: Service) -> None:
-    async with asyncio.timeout(30):
-        while service.group.members():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not service.group.members())
     await service.until(lambda: service.assigned > 1)
 
 
@@ -141,9 +140,7 @@ async def unsubscribed(service: Service) -> None:
     left = service.consumer.unsubscribe()
     if left is not None:
         await left
-    async with asyncio.timeout(30):
-        while service.group.members():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+    await until(lambda: not service.group.members())
 
 
 async def stopped(service: Service) -> None:

@@ -16,8 +16,9 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
-from tests.conformance.proxied import Site, until
+from tests.conformance.proxied import Site
 from tests.unit.simulation.wire_member import WireMember
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

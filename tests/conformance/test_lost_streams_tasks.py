@@ -14,7 +14,8 @@ import pytest
 from fencepost import StreamsApp
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from fencepost.simulation.kernel.rules import Direction, Matching, Message, dropping
-from tests.conformance.proxied import Site, until
+from tests.conformance.proxied import Site
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 

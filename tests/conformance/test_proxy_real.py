@@ -34,7 +34,8 @@ from fencepost.simulation.kernel.rules import (
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.exchange import UnreadFrame
 from fencepost.simulation.lab.proxy.proxy import Address
-from tests.conformance.proxied import PATIENCE_S, Site, site_before, until
+from tests.conformance.proxied import PATIENCE_S, Site, site_before
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
 
@@ -58,7 +59,7 @@ async def kafka(three: RealCluster) -> AsyncIterator[Site]:
         yield site
 
 
-@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.long)])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.processes)])
 def real_cluster(request: pytest.FixtureRequest) -> RealCluster | None:
     """Kafka's brokers; None stands for ours, which runs in the test's own loop."""
     return request.getfixturevalue("three") if request.param == "kafka" else None
@@ -332,7 +333,6 @@ async def test_spoiled_messages(site, make, direction, api_keys):
         assert all(count == 1 for count in bystander.values.values())
 
 
-@pytest.mark.long
 @pytest.mark.timeout(300)
 async def test_a_broker_that_is_killed_and_comes_back(kafka, three):
     topic = await kafka.topic(6)

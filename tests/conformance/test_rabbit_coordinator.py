@@ -89,6 +89,7 @@ def judged(sequences: str) -> str:
     return done.stdout
 
 
+@pytest.mark.processes
 def test_each_command_is_answered_as_by_rabbitmq(tmp_path: Path) -> None:
     sequences = 500
     lines = (

@@ -16,14 +16,9 @@ from fencepost import AuthenticationError, EmbeddedKafka, GlobalThread, StreamsA
 from fencepost import StreamClientState as S
 from fencepost import StreamThreadExceptionResponse as Response
 from fencepost import StreamThreadState as T
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 90) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.02)
 
 
 class Work:

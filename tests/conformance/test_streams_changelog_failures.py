@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,11 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.member.streams.application.changelog import ChangelogUnavailable
 from fencepost.member.streams.application.store import StateDirectory, TaskStore
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 CONFIG = {"group.streams.initial.rebalance.delay.ms": 0}
-
-
-async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.02)
 
 
 async def remember(partition: Any, records: Sequence[Any], store: Any) -> None:

@@ -20,6 +20,7 @@ from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -86,13 +87,6 @@ class Stranger(RangeAssignor):
 
     def user_data(self) -> bytes | None:
         return b"\x00\x01 what is this"
-
-
-async def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 class Group:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,17 +11,12 @@ import pytest
 from fencepost import EmbeddedKafka, StreamsApp
 from fencepost import StreamClientState as S
 from fencepost import StreamThreadExceptionResponse as Response
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
 PROTOCOLS = ("streams", "consumer", "classic")
 QUICK = {"group.streams.initial.rebalance.delay.ms": 0, "group.initial.rebalance.delay.ms": 0}
-
-
-async def until(condition: Callable[[], Any], seconds: float = 15) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.02)
 
 
 class Application:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,17 +12,12 @@ from fencepost import StreamClientState as S
 from fencepost import StreamThreadExceptionResponse as Response
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.trace.schema import RowKind
+from tests.waiting import until
 
 PROTOCOLS = ("consumer", "classic")
 JOINS = {"consumer": "ConsumerGroupHeartbeat", "classic": "JoinGroup"}
 HEARTBEATS = {"consumer": "ConsumerGroupHeartbeat", "classic": "Heartbeat"}
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120), pytest.mark.parametrize("protocol", PROTOCOLS)]
-
-
-async def until(condition: Callable[[], Any], seconds: float = 12) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.02)
 
 
 class Work:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fencepost import EmbeddedKafka, StreamClientState, StreamsApp
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -50,12 +51,6 @@ asyncio.run(main())
 """
 
 
-async def until(condition: Callable[[], Any], seconds: float = 90) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread
-            await asyncio.sleep(0.05)
-
-
 class Counting:
     """Counts each value in the store of its partition, and keeps what the stores say."""
 
@@ -73,6 +68,7 @@ def committed(kafka: Any) -> int:
     return sum(kafka.group(GROUP).offsets().values())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "protocol", ["streams", *(pytest.param(each, marks=pytest.mark.long) for each in ("classic", "consumer"))]
 )

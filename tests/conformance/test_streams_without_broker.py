@@ -16,6 +16,7 @@ from aiokafka import AIOKafkaProducer
 from fencepost import EmbeddedKafka, StreamsApp
 from fencepost import StreamClientState as S
 from tests.conformance.brokers import World
+from tests.waiting import until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -44,7 +45,7 @@ class Place:
 Makes = Callable[[], contextlib.AbstractAsyncContextManager[Place]]
 
 
-@pytest.fixture(params=["fencepost", "kafka"])
+@pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.processes)])
 def a_place(request: pytest.FixtureRequest) -> Makes:
     if request.param == "fencepost":
         return _ours
@@ -67,12 +68,6 @@ async def _theirs(mortal: World) -> AsyncIterator[Place]:
         yield Place(mortal.servers, topic, lambda: cluster.kill(1))
     finally:
         await cluster.restart(1)
-
-
-async def until(condition: Callable[[], Any], seconds: float = 60) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - the broker is in another thread, or process
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])

@@ -73,6 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_mypy_accepts_them(folder: Path) -> None:
     files = sorted(map(str, folder.glob("*/*.py")))

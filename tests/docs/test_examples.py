@@ -8,11 +8,11 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -76,15 +76,6 @@ def examples(language: str) -> list[Example]:
     return [example for example in found if example.language == language]
 
 
-def in_time(found: Iterable[Example]) -> list[Any]:
-    """As parameters; what plays on a real cluster takes half a minute, and is left to CI."""
-    long = pytest.mark.long
-    real = ("run_real(", "Cluster(")
-    return [
-        pytest.param(each, marks=long) if any(word in each.text for word in real) else each for each in found
-    ]
-
-
 def name_of(example: Example) -> str:
     return f"{example.page.replace('/', '-')}-{example.line}"
 
@@ -130,10 +121,11 @@ def how_to_run_tests() -> list[str]:
     return ["-m", "pytest", "-p", "no:cacheprovider", *([] if installed else ["-p", plugin])]
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "example", in_time(each for each in examples("python") if not is_run_by_a_command(each)), ids=name_of
+    "example", [each for each in examples("python") if not is_run_by_a_command(each)], ids=name_of
 )
 def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "RealCluster" in example.text:
@@ -243,15 +235,12 @@ def is_as_said(example: Example, said: list[str], output: str) -> bool:
     return agrees(shape(said), printed)
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "example",
-    [
-        pytest.param(each, marks=pytest.mark.long) if on_real_brokers(each) else each
-        for each in examples("console")
-        if not on_spark(each)
-    ],
+    [each for each in examples("console") if not on_spark(each)],
     ids=name_of,
 )
 def test_commands_print_what_the_page_says(
@@ -277,7 +266,6 @@ def test_commands_print_what_the_page_says(
 
 
 @pytest.mark.real
-@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")

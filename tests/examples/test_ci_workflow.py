@@ -44,6 +44,7 @@ def test_the_guide_shows_the_workflow() -> None:
     assert shown == [FILE.read_text()]
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(120)
 def test_a_failed_test_leaves_its_timeline_in_the_folder_that_is_uploaded(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ EXAMPLES = ROOT / "examples"
 WITH_PYTEST = sorted(path.parent.name for path in EXAMPLES.glob("*/test_*.py"))
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", WITH_PYTEST)

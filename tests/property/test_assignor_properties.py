@@ -176,6 +176,7 @@ for step in range(30):
 """
 
 
+@pytest.mark.processes
 def test_targets_do_not_depend_on_the_hash_seed() -> None:
     answers = set()
     for seed in ("0", "1", "4242"):

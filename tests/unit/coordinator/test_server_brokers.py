@@ -34,7 +34,7 @@ from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.transaction_apis import offset_commit
 from fencepost.coordinator.transactions.states import TransactionState
-from tests.unit.coordinator.wire.raw_client import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 
 import pytest
@@ -18,6 +17,7 @@ from fencepost.coordinator.server import cleaner
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from tests.batches import NOBODY, batch_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -195,9 +195,7 @@ async def test_logs_are_cleaned_while_the_brokers_run(brokers: Brokers) -> None:
         log.append(batch((2, b"b", b"1")))
         log.append(batch((3, b"b", b"2")))
         log.append(batch((4, b"c", b"1")))
-    async with asyncio.timeout(20):
-        while old.log_start_offset < 4 or len(held(kept)) > 3:  # noqa: ASYNC110  # the timer is the subject
-            await asyncio.sleep(0.001)
+    await until(lambda: old.log_start_offset >= 4 and len(held(kept)) <= 3)
     assert held(old) == []
     assert held(kept) == [(0, b"a", b"1"), (2, b"b", b"2"), (3, b"c", b"1")]
     assert kept.log_start_offset == 0
@@ -221,9 +219,7 @@ async def test_a_log_that_can_not_be_cleaned_holds_up_no_other(
     for log in (broken, poisoned, old):
         log.append(batch((1, b"a", b"1")))
         log.append(batch((2, b"a", b"2")))
-    async with asyncio.timeout(20):
-        while failed < 4:  # noqa: ASYNC110  # the timer is the subject
-            await asyncio.sleep(0.001)
+    await until(lambda: failed >= 4)
     assert held(old) == []
     brokers.cleaner.run()
 

@@ -26,6 +26,7 @@ from fencepost.coordinator.codec.framing import FrameBuffer, MalformedFrame, rea
 from fencepost.coordinator.codec.registry import REGISTRY, codec_of
 from fencepost.coordinator.server.brokers import Broker
 from tests import batches
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -49,8 +50,7 @@ async def closed(writer: asyncio.StreamWriter) -> None:
 
 
 async def until_nobody_is_connected(broker: Broker) -> None:
-    while broker.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
+    await until(lambda: not broker.connections)
 
 
 async def throw(broker: Broker, data: bytes) -> bytes:

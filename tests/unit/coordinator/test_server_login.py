@@ -24,7 +24,7 @@ from fencepost.coordinator.server import connection as connections
 from fencepost.coordinator.server.access import tls_context
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.login import MAX_LOGIN_FRAME_BYTES
-from tests.unit.coordinator.wire.raw_client import until
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -286,7 +286,7 @@ with_openssl = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pem(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a certificate and keys."""
     folder = tmp_path_factory.mktemp("pem")
     make = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=broker")

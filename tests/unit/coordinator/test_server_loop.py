@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server import accepting, loop
 from fencepost.coordinator.server.accepting import Acceptor
 from fencepost.coordinator.server.brokers import Broker
+from tests.waiting import SECONDS
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 
@@ -145,9 +146,10 @@ def test_without_a_crowd_each_turn_accepts_one(running: asyncio.Runner) -> None:
             await acceptor.open()
             for _ in range(40):
                 come(stack, acceptor.port)
-            while len(found) < 40:
-                await asyncio.sleep(0)
-                counts.append(len(found))
+            async with asyncio.timeout(SECONDS):
+                while len(found) < 40:
+                    await asyncio.sleep(0)
+                    counts.append(len(found))
             await acceptor.close()
         return counts
 

@@ -17,6 +17,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Fetching
 from tests.batches import batch
+from tests.waiting import until
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 2)
 
@@ -85,14 +86,6 @@ async def fetching(brokers) -> AsyncIterator[Fetching]:
     made = Fetching(brokers, fetcher_timeout=0.05)
     yield made
     await made.close()
-
-
-async def until(condition):
-    for _ in range(1_000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it does not come")
 
 
 async def buffered(fetching, *partitions):

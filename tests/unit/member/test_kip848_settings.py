@@ -193,6 +193,7 @@ def test_lost_partitions_are_revoked_to_those_who_know_no_better(listener, of_lo
     assert len(listener.heard) == 2
 
 
+@pytest.mark.processes
 def test_the_package_stays_light_until_the_consumer_is_asked_for():
     code = (
         "import sys, fencepost; assert not {'aiokafka', 'kio'} & set(sys.modules);"

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.mark.parametrize("name", ["KIP848Consumer", "StreamsApp", "AuthenticationError"])
 def test_a_library_that_is_missing_is_named_with_what_brings_it(name: str) -> None:

@@ -20,6 +20,7 @@ from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy
 from tests.unit.simulation.pytest_runs import Runs
 from tests.unit.simulation.wire_member import WireMember
+from tests.waiting import until
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +46,7 @@ def member(kafka: EmbeddedKafka) -> WireMember:
 
 
 @pytest.fixture
-def run_pytest(tmp_path: Path) -> Runs:
+def run_pytest(processes: None, tmp_path: Path) -> Runs:
     """Runs pytest on a file of tests; its folder is the test's own."""
     return Runs(tmp_path)
 
@@ -192,9 +193,7 @@ class Stage:
         return client
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.002)
+        await until(condition)
 
     async def start(self, node: int) -> EchoBroker:
         """The node is back, on another port."""

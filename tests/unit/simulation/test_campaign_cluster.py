@@ -242,6 +242,7 @@ def test_a_directory_that_executors_do_not_find_is_told(spark: SparkSession, tmp
     check_shared(spark, note)
 
 
+@pytest.mark.processes
 def test_libraries_travel_as_one_archive_that_is_made_once(tmp_path: Path) -> None:
     archive = libraries_zip(LIBRARIES, tmp_path / "cache")
     zipfile.ZipFile(archive).extractall(tmp_path / "there")

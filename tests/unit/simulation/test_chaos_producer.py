@@ -9,6 +9,7 @@ import pytest
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.chaos import producer as records
 from fencepost.simulation.lab.chaos.producer import Producer
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -25,8 +26,7 @@ async def test_nothing_of_it_goes_on_when_it_is_closed_with_no_broker_there(
         await asyncio.wait_for(acknowledged.wait(), 20)
     client, sender = producer._producer.client, producer._producer._sender.sender_task
     before = producer.sent
-    while producer.sent == before:  # noqa: ASYNC110  # nobody tells
-        await asyncio.sleep(0)
+    await until(lambda: producer.sent > before)
     await producer.close()
     assert sender.done()
     assert client._sync_task is None

@@ -60,6 +60,7 @@ def told(*words: str) -> dict[str, object]:
     return document
 
 
+@pytest.mark.processes
 def test_it_stays_up_until_it_is_taken_down() -> None:
     up = told("up", "--nodes", "3")
     assert up["runner"] == "jvm"
@@ -78,6 +79,7 @@ def test_it_stays_up_until_it_is_taken_down() -> None:
     assert told("status")["bootstrap"] is None
 
 
+@pytest.mark.processes
 def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
     both = "from fencepost.simulation.cli import main; main(['cluster', 'up']); main(['cluster', 'down'])"
     result = subprocess.run(
@@ -90,6 +92,7 @@ def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
     assert result.stderr == ""
 
 
+@pytest.mark.processes
 def test_it_tells_what_it_does_while_it_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +103,7 @@ def test_it_tells_what_it_does_while_it_starts(
     assert said[-1].startswith("node 1 serves at 127.0.0.1:")
 
 
+@pytest.mark.processes
 def test_clusters_of_several_names_are_up_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
     first, second = told("up"), told("up", "--name", "second")
     try:
@@ -117,6 +121,7 @@ def test_clusters_of_several_names_are_up_at_a_time(capsys: pytest.CaptureFixtur
         assert "expected up to 40 letters" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "up"]) == 0
     shown = capsys.readouterr().out
@@ -130,6 +135,7 @@ def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no cluster is up\n"
 
 
+@pytest.mark.processes
 def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cluster", "up"]) == 0
     others = "--nodes 3", "--runner docker", "--profile stock", "--kafka 4.4.0", "--port 9092"
@@ -150,6 +156,7 @@ def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.
     assert "not all of its nodes are running: fencepost cluster down" in capsys.readouterr().err
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_an_interrupt_on_the_way_up_leaves_nothing(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -171,6 +178,7 @@ def test_an_interrupt_on_the_way_up_leaves_nothing(
     assert list(state.clusters_directory().iterdir()) == []
 
 
+@pytest.mark.processes
 def test_what_fails_is_one_line_and_exit_3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "dies")
     result = run("up")

@@ -43,6 +43,7 @@ def test_machines_and_mutants_are_offered(capsys: pytest.CaptureFixture[str]) ->
         assert {*MUTANTS} <= {*offered(capsys, *words)}, words
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("shell", SHELLS)
 def test_a_script_has_all_commands_and_is_one_of_that_shell(
     shell: str, capsys: pytest.CaptureFixture[str]
@@ -54,6 +55,7 @@ def test_a_script_has_all_commands_and_is_one_of_that_shell(
         subprocess.run([program, "-n"], input=script, text=True, check=True)
 
 
+@pytest.mark.processes
 def test_bash_completes_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     main(["--completion", "bash"])
     script = capsys.readouterr().out
@@ -85,6 +87,7 @@ def command_in(folder: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
 def test_fish_completes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -127,6 +130,7 @@ def typed_in_zsh(begin: str, typed: str, wanted: str, environment: dict[str, str
         os.close(ours)
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
 @pytest.mark.parametrize(

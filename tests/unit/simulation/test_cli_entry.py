@@ -71,6 +71,7 @@ def test_help_breaks_its_lines_only_where_they_are_full(
             assert len(line.strip()) + 1 + len(next_line.split()[0]) > 80, text
 
 
+@pytest.mark.processes
 def test_help_of_the_command_comes_quickly() -> None:
     def once() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -205,6 +206,7 @@ def test_sigterm_ends_as_ctrl_c_does(ignored: bool, register: Callable[[Callable
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("words", [["--help"], ["states", "--json"], ["states"], ["states", "--help"]])
 def test_a_reader_that_went_away_is_no_error(words: list[str]) -> None:
     with subprocess.Popen([*FENCEPOST, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -256,6 +258,7 @@ sys.exit(entry.main(["mutants"]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("name", "handler", "code"),
     [
@@ -270,6 +273,7 @@ def test_an_interrupt_that_python_swallows_comes_again(name: str, handler: str, 
     assert (result.returncode, result.stderr) == (code, "")
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="the system has no /dev/full")
 @pytest.mark.parametrize("words", [["--help"], ["states"], ["states", "--json"]])
 def test_a_full_disk_is_told_in_one_line(words: list[str]) -> None:
@@ -300,6 +304,7 @@ def test_colours_only_on_a_terminal_and_without_no_color(monkeypatch: pytest.Mon
         assert not any(code in plain.getvalue() for code in ("\x1b[3", "\x1b[36", "\x1b[31"))
 
 
+@pytest.mark.processes
 def test_json_is_one_document_and_logs_stay_off_stdout() -> None:
     environment = {**os.environ, "FENCEPOST_LOG": "debug"}
     result = subprocess.run(

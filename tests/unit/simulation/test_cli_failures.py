@@ -64,6 +64,7 @@ def test_a_failure_that_cannot_be_written_costs_nothing_else(
     assert file.read_text() == "an earlier one"
 
 
+@pytest.mark.processes
 def test_failures_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     library = Path(str(resources.files("fencepost.simulation.scenarios") / "library"))
     text = (library / "scale-up-and-down.toml").read_text(encoding="utf-8")

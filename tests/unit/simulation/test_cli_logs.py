@@ -7,6 +7,8 @@ import logging
 import subprocess
 import sys
 
+import pytest
+
 from fencepost.simulation.cli.logs import SAID_AGAIN_S, Repeats
 
 LOGS = """
@@ -62,6 +64,7 @@ def test_what_is_known_of_lines_is_bounded() -> None:
     assert repeats.since(4_999) is None
 
 
+@pytest.mark.processes
 def test_lines_of_libraries_and_ours_look_alike_and_come_once() -> None:
     done = subprocess.run([sys.executable, "-c", LOGS], capture_output=True, text=True, check=True)
     lines = [json.loads(line) for line in done.stderr.splitlines()]

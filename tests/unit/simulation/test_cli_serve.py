@@ -25,6 +25,7 @@ from fencepost.simulation.cli.serve import _topics
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
 def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signals) -> None:
@@ -42,6 +43,7 @@ def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signal
         assert "Traceback" not in process.stderr.read()
 
 
+@pytest.mark.processes
 @pytest.mark.real
 def test_rabbitmq_s_streams_are_served_beside() -> None:
     greeting = encode(PeerProperties(1))
@@ -60,6 +62,7 @@ def test_rabbitmq_s_streams_are_served_beside() -> None:
             assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.parametrize("traced", [(), ("--topics", "trace:1", "--trace-topic", "trace")], ids=len)
 def test_topics_are_created_when_they_are_asked_for_if_it_is_told_so(traced: tuple[str, ...]) -> None:
@@ -77,6 +80,7 @@ def test_topics_are_created_when_they_are_asked_for_if_it_is_told_so(traced: tup
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.parametrize("traced", [(), ("--topics", "trace:1", "--trace-topic", "trace")], ids=len)
 def test_several_brokers_are_served_each_in_its_rack(traced: tuple[str, ...]) -> None:
@@ -99,6 +103,7 @@ def test_several_brokers_are_served_each_in_its_rack(traced: tuple[str, ...]) ->
         assert process.wait(timeout=20) == 0
 
 
+@pytest.mark.processes
 @pytest.mark.real
 def test_json_is_one_document_with_the_address() -> None:
     with subprocess.Popen(
@@ -121,6 +126,7 @@ def test_json_is_one_document_with_the_address() -> None:
         assert re.fullmatch(r"127\.0\.0\.1:\d+", document["rabbit_stream"])
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("words", "warnings"),
@@ -148,6 +154,7 @@ def test_a_server_that_other_machines_reach_without_a_login_warns_in_one_line(
     assert all("open_to_everybody" in line and "--sasl-user" in line for line in lines)
 
 
+@pytest.mark.processes
 @pytest.mark.real
 def test_a_port_that_is_taken_is_exit_3() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -245,6 +252,7 @@ def _ready(process: subprocess.Popen[str]) -> str:
     return ready[1]
 
 
+@pytest.mark.processes
 @pytest.mark.real
 def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path) -> None:
     journal = tmp_path / "journal"

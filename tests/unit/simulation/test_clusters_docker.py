@@ -49,6 +49,7 @@ def projects_that_are_up(containers: Path) -> list[str]:
     return [path.name for path in found if not (path / "down").exists()]
 
 
+@pytest.mark.processes
 async def test_three_nodes_are_killed_paused_and_restarted(containers: Path) -> None:
     async with RealCluster(nodes=3, runner="docker") as cluster:
         assert len(set(cluster.bootstrap_servers.split(","))) == 3
@@ -65,6 +66,7 @@ async def test_three_nodes_are_killed_paused_and_restarted(containers: Path) -> 
     assert folders() == []
 
 
+@pytest.mark.processes
 async def test_a_container_that_ends_is_told_with_its_reason(
     containers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +77,7 @@ async def test_a_container_that_ends_is_told_with_its_reason(
     assert folders() == []
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
@@ -102,6 +105,7 @@ async def test_no_docker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folders() == []
 
 
+@pytest.mark.processes
 async def test_what_docker_does_not_take_down_now_is_taken_down_later(
     containers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

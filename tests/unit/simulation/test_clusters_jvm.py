@@ -78,6 +78,7 @@ def nothing_is_left(machine: Path) -> bool:
     return left() == [] and processes_of(machine) == []
 
 
+@pytest.mark.processes
 async def test_three_nodes_are_killed_paused_and_restarted(machine: Path) -> None:
     async with RealCluster(nodes=3) as cluster:
         addresses = cluster.bootstrap_servers
@@ -98,6 +99,7 @@ async def test_three_nodes_are_killed_paused_and_restarted(machine: Path) -> Non
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_clusters_are_strangers_to_each_other(machine: Path) -> None:
     async with RealCluster() as one, RealCluster() as other:
         assert one.cluster_id != other.cluster_id
@@ -106,6 +108,7 @@ async def test_clusters_are_strangers_to_each_other(machine: Path) -> None:
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_a_node_keeps_its_data(machine: Path) -> None:
     async with RealCluster() as cluster:
         (meta,) = state.clusters_directory().glob("*/node-1/data/meta.properties")
@@ -115,6 +118,7 @@ async def test_a_node_keeps_its_data(machine: Path) -> None:
         assert f"cluster.id={cluster.cluster_id}\n" in before
 
 
+@pytest.mark.processes
 async def test_an_exception_leaves_nothing(machine: Path) -> None:
     async def use() -> None:
         async with RealCluster() as cluster:
@@ -126,6 +130,7 @@ async def test_an_exception_leaves_nothing(machine: Path) -> None:
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_a_node_that_ends_is_told_with_its_reason(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +140,7 @@ async def test_a_node_that_ends_is_told_with_its_reason(
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_a_node_that_refuses_its_settings_is_told_with_the_exception_and_not_that_there_was_one(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +149,7 @@ async def test_a_node_that_refuses_its_settings_is_told_with_the_exception_and_n
         await RealCluster().start()
 
 
+@pytest.mark.processes
 async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "silent")
     with pytest.raises(EnvironmentLacks, match=r"node 1 did not come up within 0 s"):
@@ -150,6 +157,7 @@ async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: 
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_other_ports_are_tried_when_somebody_was_faster(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,6 +167,7 @@ async def test_other_ports_are_tried_when_somebody_was_faster(
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_the_port_that_was_asked_for_is_not_replaced(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,6 +178,7 @@ async def test_the_port_that_was_asked_for_is_not_replaced(
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_a_broker_with_another_cluster_id_is_not_ours(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +188,7 @@ async def test_a_broker_with_another_cluster_id_is_not_ours(
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_ports_that_were_asked_for_follow_each_other(machine: Path) -> None:
     first = next(port for port in range(11_000, 32_000, 7) if not _taken(port, 3))
     async with RealCluster(nodes=3, port=first) as cluster:
@@ -192,6 +203,7 @@ def _taken(first: int, count: int) -> bool:
     return False
 
 
+@pytest.mark.processes
 async def test_a_start_that_is_cancelled_leaves_nothing(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +245,7 @@ def program() -> Callable[[], subprocess.Popen[str]]:
     return start
 
 
+@pytest.mark.processes
 def test_ctrl_c_leaves_nothing(machine: Path, program: Callable[[], subprocess.Popen[str]]) -> None:
     process = program()
     process.send_signal(signal.SIGINT)
@@ -240,6 +253,7 @@ def test_ctrl_c_leaves_nothing(machine: Path, program: Callable[[], subprocess.P
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 def test_the_next_one_removes_what_a_killed_process_left(
     machine: Path, program: Callable[[], subprocess.Popen[str]]
 ) -> None:
@@ -261,6 +275,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
+@pytest.mark.processes
 async def test_a_process_that_only_has_the_same_number_is_left_alone(
     machine: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
@@ -284,6 +299,7 @@ async def test_what_is_no_state_is_deleted_after_an_hour(machine: Path) -> None:
     assert left() == ["fresh"]
 
 
+@pytest.mark.processes
 async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
     cluster = RealCluster(name="kept")
     await cluster.start()
@@ -303,6 +319,7 @@ async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 async def test_two_clusters_do_not_share_a_name(machine: Path) -> None:
     async with RealCluster(name="one"):
         with pytest.raises(FileExistsError):
@@ -332,6 +349,7 @@ def test_wrong_settings_are_refused(settings: dict[str, Any], told: str) -> None
         RealCluster(**settings)
 
 
+@pytest.mark.processes
 async def test_properties_may_be_numbers_and_truth_values(machine: Path) -> None:
     properties = {"num.partitions": 3, "auto.create.topics.enable": True}
     assert property_texts(properties) == {"num.partitions": "3", "auto.create.topics.enable": "true"}
@@ -339,12 +357,14 @@ async def test_properties_may_be_numbers_and_truth_values(machine: Path) -> None
         assert cluster.node_ids == (1,)
 
 
+@pytest.mark.processes
 async def test_nodes_that_do_not_exist_are_refused(machine: Path) -> None:
     async with RealCluster() as cluster:
         with pytest.raises(FencepostError, match="node 2: the cluster has 1"):
             await cluster.kill(2)
 
 
+@pytest.mark.processes
 async def test_a_disk_without_room_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(jvm.shutil, "disk_usage", lambda _: usage(1, 1, 3 << 20))
@@ -353,6 +373,7 @@ async def test_a_disk_without_room_is_told(machine: Path, monkeypatch: pytest.Mo
     assert nothing_is_left(machine)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("name", ["clusters", f"kafka-{KAFKA_VERSION}"])
 async def test_a_cache_that_cannot_be_written_is_told(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
@@ -397,6 +418,7 @@ def fetching(cache: Path) -> str:
     )
 
 
+@pytest.mark.processes
 async def test_maven_fetches_what_is_missing_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts, "pinned", lambda _: dict.fromkeys(FETCHED, hashlib.sha256().hexdigest()))
     script(empty_cache / "bin/mvn", fetching(empty_cache))
@@ -418,6 +440,7 @@ async def test_maven_fetches_what_is_missing_once(empty_cache: Path, monkeypatch
     assert f"<version>{KAFKA_VERSION}</version>" in (folder / "pom.xml").read_text()
 
 
+@pytest.mark.processes
 async def test_classes_are_kept_anew_for_other_jars(machine: Path) -> None:
     first = await artifacts.prepare()
     (first.jars[0].parent / "new.jar").touch()
@@ -426,6 +449,7 @@ async def test_classes_are_kept_anew_for_other_jars(machine: Path) -> None:
     assert list(second.classes.parent.glob("*.jsa")) == [second.classes]
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("behaviour", ["keeps no classes", "never starts"])
 async def test_a_java_without_classes_is_asked_again_after_an_hour(
     machine: Path, behaviour: str, monkeypatch: pytest.MonkeyPatch
@@ -449,6 +473,7 @@ async def test_a_java_without_classes_is_asked_again_after_an_hour(
     assert f"-XX:SharedArchiveFile={third.classes}" in third.command("kafka.Kafka")
 
 
+@pytest.mark.processes
 async def test_jars_with_other_checksums_are_not_kept(empty_cache: Path) -> None:
     script(empty_cache / "bin/mvn", fetching(empty_cache))
     with pytest.raises(EnvironmentLacks, match="the jars that Maven fetched for Kafka"):
@@ -458,11 +483,13 @@ async def test_jars_with_other_checksums_are_not_kept(empty_cache: Path) -> None
     assert list(folder.glob(".fetching-*")) == []
 
 
+@pytest.mark.processes
 async def test_no_maven_is_told(empty_cache: Path) -> None:
     with pytest.raises(EnvironmentLacks, match=r"install Maven \(mvn\), or copy the jars"):
         await artifacts.prepare()
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -481,6 +508,7 @@ async def test_what_maven_complains_of_is_told(empty_cache: Path, text: str, tol
     assert list((empty_cache / "cache").rglob(".fetching-*")) == []
 
 
+@pytest.mark.processes
 async def test_a_maven_that_takes_too_long_is_killed(
     empty_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,6 +519,7 @@ async def test_a_maven_that_takes_too_long_is_killed(
     assert processes_of(empty_cache) == []
 
 
+@pytest.mark.processes
 async def test_jars_that_do_not_work_are_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "unformatted")
     with pytest.raises(

@@ -31,6 +31,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.processes
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "part", [0, *(pytest.param(part, marks=pytest.mark.long) for part in range(1, PARTS))]

@@ -44,6 +44,7 @@ assert not any(name.startswith("aiokafka.") for name in sys.modules)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(120)
 def test_it_runs_where_aiokafka_is_missing() -> None:

@@ -99,6 +99,7 @@ def test_a_journal_is_free_again_when_it_could_not_start(tmp_path: Path) -> None
     assert refused.tb is not None, "what holds on to frames holds on to no file"
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes can't be forked here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize(
@@ -135,6 +136,7 @@ def test_a_forked_process_is_told_where_it_runs(do: Callable[[EmbeddedKafka], ob
         assert len(kafka.records("orders")) == 1
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes can't be forked here")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_keeps_neither_connections_nor_the_port_open() -> None:
@@ -178,6 +180,7 @@ def test_where_coroutines_stand_in_for_threads_it_says_so(
         assert kafka.is_running
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("what", ['group("g")', "awaited", "bootstrap_servers"])
 def test_what_does_not_run_is_refused_without_asserts_too(what: str) -> None:
     code = f"from fencepost import EmbeddedKafka; EmbeddedKafka().{what}"

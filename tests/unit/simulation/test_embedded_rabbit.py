@@ -280,6 +280,7 @@ def test_a_port_that_is_taken_is_told(rabbit: EmbeddedRabbitStream) -> None:
     other.close()
 
 
+@pytest.mark.processes
 def test_it_needs_no_library_of_kafkas() -> None:
     code = (
         "import sys\n"

@@ -31,6 +31,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.mark.processes
 @pytest.mark.usefixtures("wheel")
 def test_the_users_java_comes_first_then_the_one_on_the_path(tmp_path: Path) -> None:
     chosen, found = java(tmp_path / "chosen"), java(tmp_path / "found")
@@ -40,11 +41,13 @@ def test_the_users_java_comes_first_then_the_one_on_the_path(tmp_path: Path) -> 
     assert environment.find_java(environ) == found
 
 
+@pytest.mark.processes
 def test_the_wheels_java_stands_in_for_none_and_for_an_old_one(tmp_path: Path, wheel: Path) -> None:
     assert environment.find_java({"PATH": ""}) == wheel
     assert environment.find_java({"PATH": str(java(tmp_path / "old", OLD).parent)}) == wheel
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("text", "told"), [(OLD, "is Java 11, 17 or newer"), ("exit 3", "does not run")])
 def test_an_unusable_java_is_told_where_there_is_no_other(
     text: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

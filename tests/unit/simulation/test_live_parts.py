@@ -131,6 +131,7 @@ def maven(tmp_path: Path, environ: dict[str, str]) -> Callable[[str], None]:
     return install
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("has", "taken"), [("4.3.0 4.2.0", "4.3.0"), ("4.2.0", "4.2.0")])
 def test_the_connector_is_fetched_once(
     maven: Callable[[str], None], environ: dict[str, str], has: str, taken: str
@@ -143,6 +144,7 @@ def test_the_connector_is_fetched_once(
     assert find_connector("4.3.0", environ) == found
 
 
+@pytest.mark.processes
 def test_the_log_says_what_is_fetched_and_why_it_is_not_there(
     maven: Callable[[str], None], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +169,7 @@ def test_the_log_says_what_is_fetched_and_why_it_is_not_there(
     assert said() == [("connector_missing", "", "there is no Maven to fetch it with")]
 
 
+@pytest.mark.processes
 def test_without_a_connector_there_is_a_source_of_ours(
     maven: Callable[[str], None], environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -205,6 +205,7 @@ loop.run_until_complete(body())
 """
 
 
+@pytest.mark.processes
 def test_sets_of_tasks_and_futures_iterate_alike_in_every_process():
     outputs = {
         hashlib.sha256(

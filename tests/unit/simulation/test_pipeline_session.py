@@ -119,6 +119,7 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 """
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("when", "number", "code"),

@@ -326,8 +326,9 @@ async def test_a_client_that_leaves_as_the_broker_is_reached_leaves_no_connectio
         return [each for each in stage.proxy._connections if each._connecting and each._connecting.done()]
 
     coming = asyncio.ensure_future(stage.client())
-    while not (found := reached()):  # noqa: ASYNC110
-        await asyncio.sleep(0)  # the next turn may be too late
+    async with asyncio.timeout(PATIENCE_S):
+        while not (found := reached()):  # noqa: ASYNC110
+            await asyncio.sleep(0)  # the next turn may be too late
     (connection,) = found
     connection.client.transport.abort()
     connection.client.connection_lost(None)

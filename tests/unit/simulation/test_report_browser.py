@@ -165,6 +165,7 @@ def middle_of_the_time(page: Any) -> tuple[float, float]:
     return labels + (box["width"] - labels - 10) * 0.5 / 1.002, 28 + 3 + 8
 
 
+@pytest.mark.processes
 def test_an_event_is_found_clicked_linked_and_reached_again(opened: Any, small: Path) -> None:
     page = opened(small)
     detail, count = page.locator("[data-part=detail]"), page.locator("[data-part=events-count]")

@@ -24,6 +24,7 @@ from fencepost.coordinator.rabbit_server.broker import StreamBroker
 from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.server import accepting
 from fencepost.coordinator.server.access import tls_context
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -244,8 +245,7 @@ async def test_a_node_that_closes_waits_for_no_goodbye_of_tls(pem, monkeypatch):
 
     async with StreamBroker(ports=(0,), tls=tls_context(certificate, key)) as broker:
         client = await asyncio.to_thread(silent, broker.ports[0])
-        while not broker.connections:  # noqa: ASYNC110  # the client is the first to know
-            await asyncio.sleep(0.01)
+        await until(lambda: broker.connections)  # the client is the first to know
         async with asyncio.timeout(SECONDS):
             await broker.close()
     client.close()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import io
 import struct
-from collections.abc import Callable
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -16,6 +15,7 @@ from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.brokers import Broker, Brokers
 from tests.batches import batch
 from tests.kio_objects import milliseconds
+from tests.waiting import SECONDS
 
 REQUIRED = {
     3: {"include_topic_authorized_operations": False},
@@ -64,7 +64,7 @@ class Wire:
         return await self.reader.readexactly(size)
 
     async def receive(self) -> Any:
-        frame = await asyncio.wait_for(self.frame(), 5)
+        frame = await asyncio.wait_for(self.frame(), SECONDS)
         key, version, number = self.expected.pop(0)
         schema = load_response_schema(key, version)
         flexible = schema.__flexible__ and key != 18
@@ -80,7 +80,7 @@ class Wire:
 
     async def ended(self) -> bool:
         try:
-            return await asyncio.wait_for(self.reader.read(1), 5) == b""
+            return await asyncio.wait_for(self.reader.read(1), SECONDS) == b""
         except ConnectionResetError:
             return True
 
@@ -91,12 +91,6 @@ class Wire:
 
 
 OPEN: list[Wire] = []
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """What happens in the broker without an answer has no event to wait for."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0.001)
 
 
 def nested(key: int, version: int, kind: str, /, **fields: Any) -> Any:

@@ -17,8 +17,8 @@ from tests.unit.coordinator.wire.raw_client import (
     Wire,
     fetch_fields,
     produce_fields,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 

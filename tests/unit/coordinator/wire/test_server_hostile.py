@@ -35,7 +35,8 @@ from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.offset_apis import MAX_QUESTIONS_PER_GROUP
 from tests.batches import batch
 from tests.kio_objects import milliseconds
-from tests.unit.coordinator.wire.raw_client import Wire, nested, until
+from tests.unit.coordinator.wire.raw_client import Wire, nested
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -346,6 +347,7 @@ async def test_what_needs_no_response_counts_though_the_producer_has_gone(broker
     await until(lambda: not broker.connections and log.high_watermark == 500)
 
 
+@pytest.mark.processes
 @posix
 def test_a_client_is_served_though_connections_have_used_up_the_file_descriptors():
     with served(files=128) as (_, port), ExitStack() as stack:
@@ -359,6 +361,7 @@ def test_a_client_is_served_though_connections_have_used_up_the_file_descriptors
             clients[0].recv(struct.unpack(">i", head)[0], socket.MSG_WAITALL)
 
 
+@pytest.mark.processes
 @posix
 def test_sigterm_is_heeded_while_very_much_is_asked_for(inputs):
     with served() as (process, port), ExitStack() as stack:

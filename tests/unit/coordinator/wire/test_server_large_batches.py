@@ -20,7 +20,8 @@ from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.server import compaction
 from fencepost.coordinator.server.logs import PartitionLog
 from tests.kio_objects import milliseconds
-from tests.unit.coordinator.wire.raw_client import Wire, nested, until
+from tests.unit.coordinator.wire.raw_client import Wire, nested
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 

@@ -81,6 +81,7 @@ FIRST_RECORD = (
 )
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     "request_",
     ["00000011 0012 0004 00000001 0001 61 00 0261 0262 00", FIRST_RECORD],
@@ -112,6 +113,7 @@ print(hypothesis.strategies.__name__)
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("first", ["", "import hypothesis.strategies as known\n"], ids=["later", "before"])
 def test_hypothesis_is_left_alone_and_leaves_nothing_where_a_broker_runs(tmp_path, first):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HYPOTHESIS_")}

@@ -19,8 +19,8 @@ from tests.unit.coordinator.wire.raw_client import (
     heartbeat_fields,
     nested,
     produce_fields,
-    until,
 )
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 

@@ -1,0 +1,135 @@
+"""The limits of one test, in pytest runs of their own: a test that spins is ended, a process needs a mark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.simulation.pytest_runs import Runs, outcomes
+
+ROOT = Path(__file__).parents[2]
+CONFTEST = """
+    from tests import watchdog
+    from tests.conftest import processes, pytest_asyncio_loop_factories, pytest_configure
+
+    watchdog.REPEAT_S, watchdog.GRACE_S = 0.5, 3
+"""
+SPINS = """
+    import asyncio, threading, pytest
+
+    pytestmark = pytest.mark.timeout(0.5)
+
+    def test_plain():
+        while True:
+            pass
+
+    def test_swallowed():
+        try:
+            while True:
+                pass
+        except KeyboardInterrupt:
+            pass
+
+    def test_in_a_thread():
+        thread = threading.Thread(target=threading.Event().wait, name="waits-forever", daemon=True)
+        thread.start()
+        thread.join()
+
+    async def in_its_own_task():
+        while not asyncio.get_running_loop().is_closed():
+            await asyncio.sleep(0)
+
+    async def in_another_task():
+        await asyncio.create_task(in_its_own_task(), name="never-done")
+
+    async def in_a_callback():
+        def spin():
+            while True:
+                pass
+        asyncio.get_running_loop().call_soon(spin)
+        await asyncio.Event().wait()
+
+    SPINS = pytest.mark.parametrize("spins", [in_its_own_task, in_another_task, in_a_callback])
+
+    @SPINS
+    @pytest.mark.real
+    async def test_on_a_real_loop(spins):
+        await spins()
+
+    @SPINS
+    async def test_on_the_virtual_loop(spins):
+        await spins()
+
+    @pytest.mark.timeout(100)
+    def test_after_them():
+        pass
+"""
+
+
+@pytest.fixture
+def limited(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    return Runs(tmp_path)
+
+
+def test_a_test_that_spins_is_ended_with_all_stacks(limited: Runs) -> None:
+    printed = limited(SPINS, "-o", "asyncio_mode=auto", conftest=CONFTEST)
+    assert outcomes(printed) == {"failed": 9, "passed": 1}, printed
+    assert printed.count("takes more than 0.5 s.") >= 9
+    assert "Thread waits-forever:" in printed
+    for task in ("Task", "VirtualTask"):
+        assert f"Stack for <{task} pending name='never-done'" in printed
+    assert "while not asyncio.get_running_loop().is_closed():" in printed
+
+
+def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs) -> None:
+    tests = """
+        import pytest
+
+        @pytest.mark.timeout(0.5)
+        def test_that_never_ends():
+            while True:
+                try:
+                    while True:
+                        pass
+                except BaseException:
+                    pass
+
+        def test_after_it():
+            pass
+        """
+    printed = limited(tests, "-n1", conftest=CONFTEST)
+    assert outcomes(printed) == {"failed": 1, "passed": 1}, printed
+    assert "crashed while running 'test_it.py::test_that_never_ends'" in printed
+    assert "Timeout (0:00:03.5" in printed
+    assert "in test_that_never_ends" in printed
+
+
+def test_a_process_wants_the_mark_or_the_fixture(limited: Runs) -> None:
+    tests = """
+        import contextlib, os, subprocess, sys, pytest
+
+        def test_unasked():
+            subprocess.run([sys.executable, "-c", ""], check=True)
+
+        def test_unasked_and_swallowed():
+            with contextlib.suppress(BaseException):
+                os.fork()
+
+        @pytest.mark.processes
+        def test_marked():
+            subprocess.run([sys.executable, "-c", ""], check=True)
+
+        @pytest.fixture
+        def child(processes):
+            return subprocess.run([sys.executable, "-c", ""], check=True)
+
+        def test_with_a_fixture(child):
+            pass
+        """
+    printed = limited(tests, conftest=CONFTEST)
+    assert outcomes(printed) == {"failed": 2, "passed": 2}, printed
+    assert "starts a process (subprocess.Popen" in printed
+    assert "starts a process (os.fork)" in printed
+    assert "Mark it `processes`" in printed

@@ -1,0 +1,65 @@
+"""Shares of the test files: with `--dist each`, a process collects and runs its own share, and nothing else.
+
+With other modes of xdist each process collects all tests, which takes longer than most tests do.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+S_PER_KB = 0.06
+"""What a kilobyte of tests takes, in seconds of one core."""
+LONGER_S: dict[str, float] = {}
+"""Files that take much longer than their size says. A wrong number costs balance, and nothing else."""
+
+
+def shares(files: Iterable[Path], count: int) -> list[list[Path]]:
+    """Cut the sorted files into parts that take about the same time: neighbours import the same things."""
+    ordered = sorted(files)
+    seconds = [LONGER_S.get(file.name, file.stat().st_size / 1000 * S_PER_KB) for file in ordered]
+    total = sum(seconds)
+    parts: list[list[Path]] = [[] for _ in range(count)]
+    for file, own, before in zip(ordered, seconds, itertools.accumulate(seconds, initial=0.0), strict=False):
+        parts[int((before + own / 2) / total * count)].append(file)
+    return parts
+
+
+class Share:
+    """A plugin of a process that collects one share."""
+
+    def __init__(self, number: int, count: int) -> None:
+        self._files = frozenset(shares(TESTS.rglob("test_*.py"), count)[number])
+
+    def pytest_ignore_collect(self, collection_path: Path) -> bool | None:
+        return True if collection_path.suffix == ".py" and collection_path not in self._files else None
+
+
+class Shares:
+    """A plugin of the process that gives each other process its share."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: Any) -> None:
+        node.workerinput["share"] = next(self._numbers)
+
+
+def is_share(config: pytest.Config) -> bool:
+    """Return true in a process that collects its share only."""
+    return "share" in getattr(config, "workerinput", {})
+
+
+def divide(config: pytest.Config) -> None:
+    """Let this process deal shares, or collect its own, if the run is divided into them."""
+    if is_share(config):
+        given: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+        config.pluginmanager.register(Share(given["share"], given["workercount"]))
+    elif config.getoption("dist", "no") == "each":
+        config.pluginmanager.register(Shares())

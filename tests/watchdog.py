@@ -1,0 +1,136 @@
+"""The limits of one test: its time, and whether it may start processes.
+
+An exception that an alarm raises once does not end each test that spins: asyncio catches it in callbacks, and
+hypothesis in each example.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import io
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Generator, Iterator
+from types import FrameType
+
+import pytest
+
+LIMIT_S = 120.0
+"""Limit of setup and call of one test, without the marker `timeout`."""
+TEARDOWN_S = 60.0
+REPEAT_S = 5.0
+"""Delay after which an exception that was swallowed is raised again."""
+GRACE_S = 20.0
+"""Delay after which a process is ended whose test goes on in spite of the exceptions."""
+
+STARTS = frozenset(
+    {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
+)
+"""Audit events of CPython that start a program or a copy of this one."""
+
+
+class OutOfTime(KeyboardInterrupt):
+    """Raised in the main thread of a test: asyncio and hypothesis let this kind of exception through."""
+
+
+class Watchdog:
+    """A pytest plugin: ends tests that exceed their time, and fails tests that start processes unasked."""
+
+    def __init__(self, stderr: int) -> None:
+        self._stderr = stderr
+        """A descriptor that pytest does not capture."""
+        self._fault: str | None = None
+        """The reason why the current phase fails, even if the test swallows the exception."""
+        self._refuses = False
+        sys.addaudithook(self._audit)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._phase(item, limit_s(item), refuses=not may_start_processes(item)):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._phase(item, limit_s(item), refuses=not may_start_processes(item)):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._phase(item, TEARDOWN_S, refuses=False):  # fixtures of other tests end here, too
+            return (yield)
+
+    @contextlib.contextmanager
+    def _phase(self, item: pytest.Item, seconds: float, *, refuses: bool) -> Iterator[None]:
+        watches = not item.config.getoption("usepdb") and (
+            threading.current_thread() is threading.main_thread()
+        )
+        self._fault, self._refuses = None, refuses
+        try:
+            if watches:
+                self._arm(item, seconds)
+            try:
+                yield
+            finally:
+                self._refuses = False
+                _disarm()
+        except OutOfTime:
+            assert self._fault is not None
+        if self._fault is not None:
+            pytest.fail(self._fault, pytrace=False)
+
+    def _arm(self, item: pytest.Item, seconds: float) -> None:
+        def ring(_: int, frame: FrameType | None) -> None:
+            if self._fault is None:
+                self._fault = f"{item.nodeid} takes more than {seconds:g} s.\n{stacks(frame)}"
+            raise OutOfTime(f"more than {seconds:g} s")
+
+        signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
+        # Works without the interpreter: some C code never returns to it.
+        faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=self._stderr)
+
+    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        if event not in STARTS or not self._refuses:
+            return
+        what = " ".join([event, *(str(argument) for argument in arguments[:2])])
+        self._fault = (
+            f"The test starts a process ({what}). Mark it `processes`, or let its fixture ask for the "
+            "fixture of that name: such tests run with `make test ALL=1` only."
+        )
+        pytest.fail(self._fault)
+
+
+def limit_s(item: pytest.Item) -> float:
+    marker = item.get_closest_marker("timeout")
+    return LIMIT_S if marker is None else float(marker.args[0])
+
+
+def may_start_processes(item: pytest.Item) -> bool:
+    """Return true if the test or its parameter is marked `processes`, or a fixture asks for that fixture."""
+    fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
+    return "processes" in fixtures or item.get_closest_marker("processes") is not None
+
+
+def _disarm() -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    faulthandler.cancel_dump_traceback_later()
+
+
+def stacks(frame: FrameType | None) -> str:
+    """Return the stacks of all threads, the one of `frame` last, and what the tasks of its loop wait for."""
+    text = io.StringIO()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    for ident, top in sys._current_frames().items():
+        if ident != threading.get_ident():
+            print(f"Thread {names.get(ident, ident)}:", file=text)
+            traceback.print_stack(top, file=text)
+    with contextlib.suppress(RuntimeError):
+        for task in asyncio.all_tasks():
+            task.print_stack(file=text)
+    print(f"Thread {threading.current_thread().name}:", file=text)
+    traceback.print_stack(frame, limit=40, file=text)
+    return text.getvalue()
