@@ -48,7 +48,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser(address: str) -> Iterator[Any]:
+def browser(processes: None, address: str) -> Iterator[Any]:
     assert address
     with PLAYWRIGHT.sync_playwright() as playwright:
         found = playwright.chromium.launch(

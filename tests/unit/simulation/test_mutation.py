@@ -184,7 +184,7 @@ def test_seeds_go_round_the_scenarios() -> None:
 
 
 @pytest.fixture(scope="module")
-def healthy() -> list[HealthyRun]:
+def healthy(processes: None) -> list[HealthyRun]:
     """Runs of single active consumers."""
     return healthy_runs(schedule(["sac-frozen-clients", "sac-node-failures"], 3))
 

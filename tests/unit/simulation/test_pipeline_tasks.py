@@ -260,6 +260,7 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "whole")]
 
 
+@pytest.mark.processes
 def test_the_projects_code_travels_as_one_zip(tmp_path: Path) -> None:
     archive = project_zip(tmp_path)
     names = set(zipfile.ZipFile(archive).namelist())

@@ -195,6 +195,7 @@ def exit_at_once() -> None:
     os._exit(7)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("misdeed", "told"),
     [
@@ -228,6 +229,7 @@ def test_what_hangs_or_dies_costs_one_run(
     assert rows[1]["run_id"] == given.cells[0].run_id(2)
 
 
+@pytest.mark.processes
 def test_a_run_that_is_not_finished_in_time_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(scenario: Any, seed: int, trace: Any = None, **_: Any) -> RunResult:
         if seed == 2:
@@ -241,6 +243,7 @@ def test_a_run_that_is_not_finished_in_time_leaves_nothing(monkeypatch: pytest.M
         assert child.run(Task(0, 1, False), time.time() + 60)[0]["error"] is None
 
 
+@pytest.mark.processes
 def test_a_hand_answers_as_the_run_itself_does() -> None:
     told = orders()
     with child_for(told) as child:

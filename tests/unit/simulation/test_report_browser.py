@@ -36,7 +36,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def browser(pages: Path) -> Iterator[Any]:
+def browser(processes: None, pages: Path) -> Iterator[Any]:
     """A browser, once all pages are made: where playwright is at work no other event loop runs."""
     assert pages.is_dir()
     with PLAYWRIGHT.sync_playwright() as playwright:
@@ -165,7 +165,6 @@ def middle_of_the_time(page: Any) -> tuple[float, float]:
     return labels + (box["width"] - labels - 10) * 0.5 / 1.002, 28 + 3 + 8
 
 
-@pytest.mark.processes
 def test_an_event_is_found_clicked_linked_and_reached_again(opened: Any, small: Path) -> None:
     page = opened(small)
     detail, count = page.locator("[data-part=detail]"), page.locator("[data-part=events-count]")

@@ -111,6 +111,7 @@ def test_a_trace_that_cannot_be_written_says_so(tmp_path):
         ParquetTrace(tmp_path / "no" / "trace.parquet", "run-1")
 
 
+@pytest.mark.processes
 def test_a_disk_that_fills_up_is_told_with_the_name_that_the_trace_will_have(tmp_path):
     """The limit of a process's files is as good as a full disk, and Python ignores its signal."""
     path = tmp_path / "trace.parquet"

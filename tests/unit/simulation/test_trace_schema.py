@@ -66,6 +66,7 @@ else:
 """
 
 
+@pytest.mark.processes
 def test_a_column_that_is_added_to_the_declaration_is_in_every_form(tmp_path):
     program = (
         "from fencepost.coordinator.protocol.errors import FencepostError as schema_error\n"

@@ -418,6 +418,7 @@ def test_what_the_caller_has_frozen_stays_frozen() -> None:
     assert gc.get_freeze_count() > frozen * 0.9  # some of them may be gone by themselves
 
 
+@pytest.mark.processes
 @fencepost.simulated(seeds=6, topics=TOPICS, processes=2)
 async def test_right_program_passes_under_faults(world: SimulatedWorld) -> None:
     await _workload(world)
@@ -431,6 +432,7 @@ async def wrong_program(world: SimulatedWorld) -> None:
     await world.settled()
 
 
+@pytest.mark.processes
 def test_failure_tells_seed_faults_timeline_and_commands(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -42,6 +42,7 @@ async def bills_orders(done: Done) -> None:
     await FastStream(broker).run()
 
 
+@pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4, "invoices": 2}, **SETTINGS)
 async def test_faststream_bills_each_order(world: SimulatedWorld) -> None:
     for number in range(2):
@@ -80,11 +81,13 @@ async def reads_all(world: SimulatedWorld, *, commits_itself: bool) -> None:
     assert world.processed == ORDERS
 
 
+@pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4}, **SETTINGS)
 async def test_kip848_consumer_reads_each_order(world: SimulatedWorld) -> None:
     await reads_all(world, commits_itself=True)
 
 
+@pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4}, **SETTINGS)
 async def test_kip848_consumer_reads_each_order_with_automatic_commits(world: SimulatedWorld) -> None:
     await reads_all(world, commits_itself=False)
@@ -151,6 +154,7 @@ async def books_prices(done: Done) -> None:
 
 
 # 20: a consumer waits for a lost response before it joins. 24: the producer fails, and cancels the program.
+@pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4, "prices": 2}, always=[20, 24], **SETTINGS)
 async def test_transactions_price_each_order_once(world: SimulatedWorld) -> None:
     world.process("pricing", prices_orders)
@@ -217,6 +221,7 @@ async def asks(counts: dict[str, int]) -> None:
             await asyncio.sleep(1)
 
 
+@pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4}, **SETTINGS)
 async def test_http_services_answer_with_all_orders(world: SimulatedWorld) -> None:
     ledger, counts = Ledger(), dict[str, int]()

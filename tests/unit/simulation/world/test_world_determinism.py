@@ -35,6 +35,7 @@ async def orders_are_done_in_one_process(world: SimulatedWorld) -> None:
     await orders_are_done.simulated.function(world)
 
 
+@pytest.mark.processes
 def test_digests_are_equal_whatever_the_processes_and_their_hash_seeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,6 +58,7 @@ for _ in range(int(sys.argv[1])):
 """
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("repeats", [3, pytest.param(REPEATS, marks=pytest.mark.long)])
 @pytest.mark.timeout(600)
 def test_repeats_in_one_process_have_the_same_digest(repeats: int) -> None:

@@ -78,6 +78,7 @@ async def orders_are_sent_by_new_producers(world: SimulatedWorld) -> None:
     await send_until_all_is_well(world, restarts=True)
 
 
+@pytest.mark.processes
 def test_idempotent_producer_never_recovers_from_a_batch_that_expired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_smaller_failure_is_that_of_the_same_line(tmp_path: Path) -> None:
     assert len(failure.plan.entries) == 1
 
 
+@pytest.mark.processes
 def test_child_that_ends_without_a_result_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/true")
     with pytest.raises(EnvironmentLacks, match="ended with status 0 and no result"):
