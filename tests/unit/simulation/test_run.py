@@ -52,7 +52,9 @@ def test_a_checker_that_is_none_leaves_nothing_open():
     gc.collect()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", [*NAMES[::2], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1::2])]
+)
 def test_a_scenario_of_the_library_settles_and_breaks_nothing(name):
     result = run(load(name), 11)
     assert result.violations == []

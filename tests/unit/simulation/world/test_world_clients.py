@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import pytest
 from aiohttp import web
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
