@@ -6,7 +6,7 @@ With other modes of xdist each process collects all tests, which takes longer th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,23 @@ import pytest
 TESTS = Path(__file__).parent
 S_PER_KB = 0.06
 """What a kilobyte of tests takes, in seconds of one core."""
-LONGER_S: dict[str, float] = {}
+LONGER_S = {
+    "test_conform_suite.py": 5,
+    "test_embedded_clients.py": 6,
+    "test_explorer.py": 27,
+    "test_expression_limits.py": 10,
+    "test_journal_damage.py": 5,
+    "test_mutation.py": 5,
+    "test_proxy_real.py": 8,
+    "test_rooms.py": 5,
+    "test_run_views.py": 5,
+    "test_server_fuzz.py": 5,
+    "test_server_hostile.py": 13,
+    "test_server_large_batches.py": 10,
+    "test_world.py": 6,
+    "test_world_network.py": 6,
+    "test_world_process.py": 6,
+}
 """Files that take much longer than their size says. A wrong number costs balance, and nothing else."""
 
 
@@ -45,10 +61,24 @@ class Shares:
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
+        self._collected = 0
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: Any) -> None:
         node.workerinput["share"] = next(self._numbers)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
+        self._collected += len(ids)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> Generator[None, object, object]:
+        self._session = session
+        return (yield)
+
+    def pytest_runtest_logstart(self) -> None:
+        """Let percentages be of all tests: xdist knows how many one process has."""
+        self._session.testscollected = self._collected
 
 
 def is_share(config: pytest.Config) -> bool:
