@@ -41,7 +41,7 @@ def release(copy: Path, repository: str) -> subprocess.CompletedProcess[str]:
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.long,
+    pytest.mark.processes,
     pytest.mark.timeout(150),
     pytest.mark.skipif(not UV.exists(), reason="no uv next to this Python"),
 ]

@@ -256,7 +256,7 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_pat
     assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
 
 
-@pytest.mark.long
+@pytest.mark.processes
 async def test_a_record_that_is_skipped_is_missed(endpoint):
     scenario = loads(SCENARIO.replace("20s", "5s"))  # what is not processed is waited for that long, and more
     result = await run_real(scenario, 1, endpoint, duration_us=12 * SECOND, flaw="skip")
@@ -264,7 +264,7 @@ async def test_a_record_that_is_skipped_is_missed(endpoint):
     assert "at-least-once" in {violation.invariant for violation in result.violations}
 
 
-@pytest.mark.long
+@pytest.mark.processes
 async def test_records_that_are_processed_twice_are_counted(endpoint):
     result = await run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND, flaw="twice")
     assert result.records_duplicated >= result.records_sent > 300
@@ -480,7 +480,7 @@ async def test_a_group_of_others_is_left_alone_whatever_its_protocol(endpoint, s
     assert [each.offset for each in theirs] == [7]
 
 
-@pytest.mark.long
+@pytest.mark.processes
 async def test_of_two_runs_at_once_one_is_refused_and_leaves_the_other_alone(endpoint):
     runs = [run_real(loads(SCENARIO), seed, endpoint, duration_us=12 * SECOND) for seed in (1, 2)]
     found = await asyncio.gather(*runs, return_exceptions=True)
@@ -503,7 +503,7 @@ async def test_two_runs_at_once_in_one_group_notice_each_other(endpoint):
     assert await left_on(endpoint) == {}
 
 
-@pytest.mark.long
+@pytest.mark.processes
 async def test_a_member_of_somebody_else_is_told_and_left_alone(endpoint):
     run = asyncio.create_task(run_real(loads(SCENARIO), 1, endpoint, duration_us=12 * SECOND))
     theirs = KIP848Consumer(
@@ -532,7 +532,7 @@ async def test_topics_of_others_that_members_would_read_are_told(endpoint):
         await run_real(scenario, 1, endpoint, duration_us=12 * SECOND)
 
 
-@pytest.mark.long
+@pytest.mark.processes
 async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint, tmp_path: Path):
     played = await play(loads(SCENARIO), [1], endpoint, duration_us=12 * SECOND, out=tmp_path)
     (result,) = played.results
@@ -541,7 +541,7 @@ async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint,
     assert played.latencies.steady
 
 
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("api", "code", "left", "reason"),
     [

@@ -84,7 +84,7 @@ def test_mypy_accepts_them(folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("part", ["examples", "projects", "usage"])
 def test_pyright_accepts_them(folder: Path, part: str) -> None:

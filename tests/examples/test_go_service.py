@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "go-service"
 
 
 @pytest.mark.real
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_the_tests_of_the_go_service_pass(tmp_path: Path) -> None:
     go = shutil.which("go")

@@ -118,7 +118,7 @@ ON_THIS_PYTHON = {
 }
 
 
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(300)
 def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_killed(tmp_path: Path) -> None:

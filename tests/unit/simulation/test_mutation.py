@@ -281,7 +281,7 @@ def test_each_allowed_change_is_one_place_of_the_code() -> None:
     assert ALLOWED_FUNCTIONS.keys() <= {function for function, _, _ in found}
 
 
-@pytest.mark.long
+@pytest.mark.processes
 def test_a_sample_is_judged_on_spark() -> None:
     """One mutant of each core, with few runs: the whole way."""
     chosen = chosen_mutants(1)

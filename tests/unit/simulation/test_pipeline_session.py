@@ -169,7 +169,7 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 
 
 @pytest.mark.real
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [

@@ -345,7 +345,7 @@ def campaign() -> ReportInput:
     )
 
 
-@pytest.mark.long
+@pytest.mark.processes
 def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -> None:
     page = opened(pages / "campaign.html")
     heat = page.locator("table.heat")
