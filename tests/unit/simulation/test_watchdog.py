@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.simulation.pytest_runs import Runs, outcomes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CONFTEST = """
     from tests import watchdog
     from tests.conftest import processes, pytest_asyncio_loop_factories, pytest_configure
