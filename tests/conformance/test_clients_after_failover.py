@@ -102,14 +102,19 @@ def read_by_aiokafka(kafka: EmbeddedKafka) -> int:
 
 @pytest.mark.parametrize(
     "read",
-    [read_by_aiokafka, read_by_confluent, lambda kafka: read_by_kafka_python(kafka, 60)],
-    ids=["aiokafka", "confluent-kafka", "kafka-python"],
+    [
+        pytest.param(read_by_aiokafka, id="aiokafka"),
+        pytest.param(read_by_confluent, id="confluent-kafka"),
+        pytest.param(
+            lambda kafka: read_by_kafka_python(kafka, 60), marks=pytest.mark.processes, id="kafka-python"
+        ),
+    ],
 )
 def test_a_consumer_reads_all_records(kafka: EmbeddedKafka, read: Callable[[EmbeddedKafka], int]) -> None:
     assert read(kafka) == COUNT
 
 
-@pytest.mark.long
+@pytest.mark.processes
 @pytest.mark.parametrize("version", ["3.0.0", "3.0.4"])
 def test_a_client_that_takes_a_records_epoch_for_the_leaders_stops(
     kafka: EmbeddedKafka, tmp_path: Path, version: str

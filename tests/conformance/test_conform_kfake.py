@@ -13,7 +13,7 @@ import pytest
 
 from fencepost.simulation.cli import main
 
-pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.real, pytest.mark.processes, pytest.mark.timeout(600)]
 
 SOURCES = Path(__file__).parent / "kfake"
 

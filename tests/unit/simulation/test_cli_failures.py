@@ -81,6 +81,7 @@ def test_failures_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     assert main(["replay", str(file), "--json"]) == 1
 
 
+@pytest.mark.processes
 def test_from_a_failed_run_to_a_small_test(failure: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["replay", str(failure), "--json"]) == 1
     first = json.loads(capsys.readouterr().out)

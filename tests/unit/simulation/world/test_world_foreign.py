@@ -41,6 +41,7 @@ _FAKE = {
 }
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("imports", "call", "label", "by"),
     [
