@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.server import buffers as module
 from fencepost.coordinator.server.buffers import Buffers
-from tests.unit.coordinator.wire.raw_client import until
+from tests.waiting import until
 
 
 class Connection:

@@ -13,7 +13,8 @@ from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.logs import PartitionLog
 from tests.batches import batch
 from tests.kio_objects import milliseconds
-from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields, until
+from tests.unit.coordinator.wire.raw_client import Wire, fetch_fields, nested, produce_fields
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
