@@ -35,14 +35,14 @@ def release(copy: Path, repository: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=140,
+        timeout=280,
     )
 
 
 pytestmark = [
     pytest.mark.real,
     pytest.mark.processes,
-    pytest.mark.timeout(150),
+    pytest.mark.timeout(300),
     pytest.mark.skipif(not UV.exists(), reason="no uv next to this Python"),
 ]
 

@@ -140,6 +140,7 @@ def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.processes
 def test_summary_of_pytest_tells_crashes_of_seeds_that_passed(tmp_path: Path) -> None:
     (tmp_path / "test_workers.py").write_text(_CRASHING)
     done = _pytest(tmp_path, "-n0")
@@ -447,6 +448,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.processes
 def test_terminated_sweep_says_how_many_seeds_have_passed(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text(_SLOW)
     process = subprocess.Popen(
