@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.base import NOTHING, OF_LOG, Finding, shown_names
-from fencepost.simulation.checkers.heartbeats import NONE
+from fencepost.simulation.checkers.consumer_model import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:

@@ -36,10 +36,9 @@ from fencepost.simulation.checkers.commits import (
     check_deleted_topics,
     check_recorded,
 )
-from fencepost.simulation.checkers.epoch_moves import SubscribedTopics, is_sound, moved_member
+from fencepost.simulation.checkers.consumer_model import NONE
 from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
-from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
 from fencepost.simulation.checkers.journal import (
     SEEN_SO_FAR,
     JournalVersion,
@@ -48,8 +47,14 @@ from fencepost.simulation.checkers.journal import (
     compare_coordinators,
 )
 from fencepost.simulation.checkers.ownership import Ownership
-from fencepost.simulation.checkers.pace import check_new_target, check_progress
-from fencepost.simulation.checkers.reconciliation import Reconciliation
+from fencepost.simulation.checkers.reconciliation import (
+    Reconciliation,
+    check_answer,
+    check_due,
+    check_new_target,
+    check_reply,
+    only_epoch_moved,
+)
 from fencepost.simulation.checkers.sessions import Sessions
 from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
 from fencepost.simulation.checkers.targets import Targets, is_taken_over
@@ -105,7 +110,6 @@ class GroupChecks:
         self._causes = EpochCauses()
         self._targets = Targets(default_assignor)
         self._watch = GroupInvariants()
-        self._subscribed = SubscribedTopics()
 
     def noticed(self, group: ConsumerGroup, image: TopicsImage) -> Iterator[Finding]:
         """Check that the group has noticed changes of its topics."""
@@ -127,13 +131,12 @@ class GroupChecks:
         yield from self.reconciliation.check(step)
         yield from self._watch.check(step, self.ownership.holders.total)
 
-    def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
+    def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember) -> bool:
         """Return true if nothing is wrong with the group after a step that moved only this member's epoch."""
         return (
             self._causes.knows(group)
             and self._watch.stands(group, self.ownership.holders.total)
             and moved.member_id not in self.reconciliation.revoking_since
-            and self._subscribed.include(moved.subscribed_topic_names, moved.assigned, image)
             and self.ownership.is_at(group, moved.assigned, moved.member_epoch)
         )
 
@@ -206,18 +209,24 @@ class Coordination(Checker):
         known, group = self._tracker.groups.get(group_id), live.groups.get(group_id)
         if known is None or group is None:
             return False
-        after = moved_member(event, outcome, known, group)
+        before, after = known.members.get(event.member_id), group.members.get(event.member_id)
         if (
-            after is None
+            before is None
+            or after is None
             or not isinstance(reply, ConsumerGroupHeartbeatResponse)
-            or not is_sound(event, reply, after, known, group)
-            or not checks.stands(group, after, live.image)
+            or len(outcome.records) != 1
+            or outcome.records[0].key != r.ConsumerGroupCurrentMemberAssignmentKey(group_id, after.member_id)
+            or not only_epoch_moved(before, after)
+            or not group.assignment_epoch == group.group_epoch == known.group_epoch == known.assignment_epoch
+            or not checks.stands(group, after)
             or not self._soft.stands(live, group_id, after.member_id)
             or check_answer(event, reply, known)
+            or any(checks.reconciliation.check_move(event, before, after, group, live.image))
+            or any(check_reply(event, reply, before, after, None))
         ):
             return False
         checks.sessions.keeps(after, live.settings(group_id).session_timeout_ms, now_ms)
-        before, known.members[after.member_id] = known.members[after.member_id], after
+        known.members[after.member_id] = after
         self._verified[after.member_id] = reply
         self.report_all(self._shadow.follow_move(live, outcome.records[0], before))
         return True
@@ -333,16 +342,10 @@ class Coordination(Checker):
             return
         if event.member_epoch >= 0:
             yield from checks.noticed(group, live.image)
-            yield from check_progress(
-                event,
-                before,
-                after,
-                group,
-                ownership=checks.ownership,
-                image=live.image,
-                interval_ms=live.settings(event.group_id).assignment_interval_ms,
-                now_ms=now_ms,
-            )
+            interval_ms = live.settings(event.group_id).assignment_interval_ms
+            yield from check_due(group, after.member_id, interval_ms, now_ms)
+            if before is not None and after == before:
+                yield from checks.reconciliation.check_move(event, before, after, group, live.image)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Note a commit that is sent."""

@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.checkers.base import MENDED, Checker, Finding
-from fencepost.simulation.checkers.heartbeats import NONE
+from fencepost.simulation.checkers.consumer_model import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
 from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, AT_ONCE_US

@@ -48,7 +48,7 @@ from fencepost.simulation.checkers.base import (
     shown_names,
     without,
 )
-from fencepost.simulation.checkers.heartbeats import NONE, is_full
+from fencepost.simulation.checkers.consumer_model import NONE, is_full
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _ACTIVE = frozenset(map(str, ACTIVE))

@@ -6,7 +6,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.validation import is_subset
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from fencepost.simulation.checkers.heartbeats import is_full
+from fencepost.simulation.checkers.consumer_model import is_full
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule, Predicate
 
 ASSIGNORS = frozenset({"uniform", "range"})

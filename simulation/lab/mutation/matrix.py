@@ -250,7 +250,7 @@ def differences(before: Iterable[MatrixRow], after: Iterable[MatrixRow]) -> Iter
 def without(rows: Iterable[MatrixRow], rules: Sequence[str]) -> list[MatrixRow]:
     """Return the rows as they were without the rules whose names begin like that.
 
-    A name begins with its module, such as `checkers.heartbeats` or `checkers.pace:check_progress`.
+    A name begins with its module, such as `checkers.targets` or `checkers.reconciliation:check_due`.
     """
     prefixes = tuple(rules)
     return [

@@ -29,8 +29,9 @@ from fencepost.simulation.checkers.commits import (
     check_deleted_topics,
     expected_commit_error,
 )
-from fencepost.simulation.checkers.heartbeats import check_answer, check_reply, expected_error
+from fencepost.simulation.checkers.consumer_model import refusal
 from fencepost.simulation.checkers.ownership import Ownership
+from fencepost.simulation.checkers.reconciliation import check_answer, check_reply
 from fencepost.simulation.checkers.step import KnownGroup
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
@@ -112,7 +113,7 @@ def heartbeat(member_id, epoch, owned=None, **fields):
 )
 def test_the_answer_follows_from_epoch_and_names(request_, expected):
     known = known_group()
-    assert expected_error(request_, known) == expected
+    assert refusal(request_, known) == expected
     wrong = ErrorCode.UNRELEASED_INSTANCE_ID if expected != ErrorCode.UNRELEASED_INSTANCE_ID else NONE
     if expected is not None:
         assert not list(check_answer(request_, ConsumerGroupHeartbeatResponse(error_code=expected), known))
@@ -140,9 +141,9 @@ def test_a_heartbeat_is_refused_for_a_reason(code, request_, broken):
 
 
 def test_without_a_group_only_a_join_succeeds():
-    assert expected_error(heartbeat("D", 0), None) == NONE
-    assert expected_error(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND
-    assert expected_error(heartbeat("D", -1), None) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert refusal(heartbeat("D", 0), None) == NONE
+    assert refusal(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND
+    assert refusal(heartbeat("D", -1), None) == ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def test_a_full_group_may_refuse_a_join():
