@@ -30,7 +30,6 @@ COMMANDS: tuple[Command, ...] = (
     _command("cluster", "Start, stop or show a real Kafka cluster on this machine"),
     _command("chaos", "Run a scenario on real brokers, with member processes"),
     _command("compare", "Run a scenario on real brokers and simulated, and compare both"),
-    _command("bridge", "Compare single active consumers with a KIP-848 group"),
     _command("conform", "Compare responses with a real broker's, or with recorded ones"),
     _command("explore", "Explore every interleaving of a small group, and check each state"),
     _command("mutants", "Test the checkers: put known bugs back, one at a time"),

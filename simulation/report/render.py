@@ -292,27 +292,3 @@ def _columns(rows: Table) -> dict[str, list[object]]:
 def _not_listed(data: ReportInput) -> str:
     more = sum(row["runs"] for row in data.tables["runs"]) - len(data.all_runs)
     return f"{more:,} more runs are not listed: those above failed, or came first." if more > 0 else ""
-
-
-def render_bridge(
-    title: str, facts: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], path: str | Path
-) -> None:
-    """Write the page; the first row is the head of the table.
-
-    :raises FencepostError: if the file cannot be written.
-    """
-    head, *body = rows
-    page = string.Template(part("bridge.html")).substitute(
-        policy=POLICY,
-        title=html.escape(title),
-        style=style(),
-        facts="".join(f"<div><dt>{html.escape(k)}</dt><dd>{html.escape(v)}</dd></div>" for k, v in facts),
-        head=_cells("th", head),
-        rows="\n".join(f"<tr>{_cells('td', row)}</tr>" for row in body),
-        version=html.escape(version()),
-    )
-    write_page(check_writable(Path(path)), page)
-
-
-def _cells(kind: str, cells: Sequence[str]) -> str:
-    return "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in cells)

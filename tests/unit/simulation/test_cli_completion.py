@@ -28,7 +28,7 @@ def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
     return [line.partition("\t")[0] for line in lines if line and not line.startswith("\x1f")]
 
 
-@pytest.mark.parametrize("command", ["simulate", "campaign", "chaos", "compare", "bridge"])
+@pytest.mark.parametrize("command", ["simulate", "campaign", "chaos", "compare"])
 def test_scenarios_and_files_are_offered(
     command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,6 @@ from fencepost.simulation.cli.failures import ShrinkResult
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
 from fencepost.simulation.cli.serve import ServeReady
-from fencepost.simulation.lab.bridge.counterpart import Bridge
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.conform.suite import Report
 from fencepost.simulation.lab.conform.vectors import VectorReport
@@ -47,7 +46,6 @@ DOCUMENTS: dict[str, Any] = {
     "cluster": ClusterReport,
     "chaos": ChaosResult,
     "compare": FidelityComparison,
-    "bridge": Bridge,
     "conform --cluster": Report,
     "conform --vectors": VectorReport,
     "explore": Exploration,

@@ -219,11 +219,6 @@ def test_mistakes_are_told_by_the_option_that_brought_them(command, given, capsy
     assert f"fencepost {command.split()[0]}: {given}: expected" in " ".join(capsys.readouterr().err.split())
 
 
-def test_mistakes_in_a_bridge_are_told_by_the_option_that_brought_them(capsys):
-    assert main(["bridge", "sac-churn", "--members", "200000"]) == 2
-    assert "--members 200000: expected" in " ".join(capsys.readouterr().err.split())
-
-
 def test_an_exception_that_ends_a_run_is_its_last_violation(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,7 +29,7 @@ TAKEN_BY = {
 @pytest.mark.parametrize(
     ("command", "text", "expected"),
     [
-        *((each, CAMPAIGN, "scenario") for each in ("simulate", "bridge", "chaos", "compare")),
+        *((each, CAMPAIGN, "scenario") for each in ("simulate", "chaos", "compare")),
         ("simulate", PLAN, "scenario"),
         ("campaign", PLAN, "scenario"),
         ("plan", CAMPAIGN, "plan"),
