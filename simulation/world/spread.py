@@ -124,10 +124,10 @@ def _follow(child: subprocess.Popen[bytes], job: SeedJob, sweep: Sweep) -> SeedA
     """Give a child its job, count the seeds that pass, and return the result."""
     assert child.stdin is not None
     assert child.stdout is not None
-    with child, contextlib.suppress(BrokenPipeError):
+    last = b""
+    with contextlib.suppress(BrokenPipeError), child:  # to leave it closes its stdin once more
         child.stdin.write(msgspec.json.encode(job))
         child.stdin.close()
-        last = b""
         for line in child.stdout:
             sweep.passed += line == _PASSED
             last = line
