@@ -387,8 +387,17 @@ def rerun(text: str, folder: str) -> str:
 def _session(command: str, folder: str) -> str:
     words = [sys.executable, "-m", "fencepost.simulation", *shlex.split(command)[1:]]
     environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    result = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=environment)
-    lines = [line.rstrip() for line in (result.stdout + result.stderr).rstrip("\n").splitlines()]
+    # Both outputs in one pipe: in the order in which a terminal shows them.
+    result = subprocess.run(
+        words,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        env=environment,
+    )
+    lines = [line.rstrip() for line in result.stdout.rstrip("\n").splitlines()]
     return "\n".join([f"$ {command}", *lines, ""])
 
 

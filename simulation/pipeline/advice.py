@@ -76,7 +76,7 @@ def recommend(question: Question, found: PlanAnswer) -> Recommendation:
     text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"
     text += f". That is the least of {len(others) + 1} options." if others else "."
     if alike := as_good(found, chosen):
-        text += f" These runs can't tell it from {' and '.join(alike)}."
+        text += f" The difference from {' and '.join(alike)} is small enough to be chance."
     return Recommendation(chosen.name, text, [*_why(question, chosen, others)], _basis(found))
 
 

@@ -253,14 +253,14 @@ def _cards(data: ReportInput) -> list[dict[str, str]]:
     if count := sum(row["count"] for row in moved):
         cards += [
             ("rebalances analysed", whole(count)),
-            ("median rebalance, slowest scenario", duration(_worst(moved, "median"))),
-            ("99 % of rebalances within, slowest scenario", duration(_worst(moved, "p99"))),
+            ("median rebalance of the slowest scenario", duration(_worst(moved, "median"))),
+            ("99 % of rebalances are shorter, in the slowest scenario", duration(_worst(moved, "p99"))),
         ]
     if down:
-        cards.append(("median partition downtime, worst scenario", duration(_worst(down, "median"))))
+        cards.append(("median partition downtime of the worst scenario", duration(_worst(down, "median"))))
     if data.tables["two_owners"]:
         twice = sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
-        cards.append(("time with two owners, unexplained", duration(twice)))
+        cards.append(("time in which a partition had two owners without a known reason", duration(twice)))
     return [{"title": title, "value": value} for title, value in cards]
 
 

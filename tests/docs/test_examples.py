@@ -253,14 +253,13 @@ def test_commands_print_what_the_page_says(
         result = subprocess.run(
             argv(words, tmp_path),
             cwd=tmp_path,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
             text=True,
             check=False,
             env={name: value for name, value in os.environ.items() if name not in CHANGES_OUTPUT},
         )
-        assert is_as_said(example, said, result.stdout + result.stderr), (
-            f"$ {shlex.join(words)}\n{result.stdout}{result.stderr}"
-        )
+        assert is_as_said(example, said, result.stdout), f"$ {shlex.join(words)}\n{result.stdout}"
         if words[1] == "simulate":
             assert {*FACT.findall("\n".join(said))} <= {*FACT.findall(result.stdout)}
 
@@ -282,7 +281,7 @@ def test_commands_on_spark_print_what_the_page_says(
         printed = capsys.readouterr()
         # The tests have one session of Spark: only the first of them starts it.
         shown = [line for line in said if line != STARTING]
-        output = (printed.out + printed.err).replace(f"{STARTING}\n", "")
+        output = (printed.err + printed.out).replace(f"{STARTING}\n", "")
         assert is_as_said(example, shown, output), f"$ {shlex.join(words)}\n{output}"
 
 
