@@ -57,7 +57,11 @@ class PlainProxy:
             except OSError:
                 return
             host, _, port = self.upstream.rpartition(":")
-            server = socket.create_connection((host, int(port)))
+            try:
+                server = socket.create_connection((host, int(port)))
+            except OSError:  # the broker has ended before its client
+                client.close()
+                continue
             self.outgoing.add(server.getsockname()[1])
             self._sockets += client, server
             for one, other in ((client, server), (server, client)):
@@ -222,6 +226,12 @@ class Toxiproxy:
         assert self.process.stdout is not None
         while "Starting Toxiproxy HTTP server" not in self.process.stdout.readline():
             assert self.process.poll() is None, "it ended"
+        while not self._is_listening():
+            assert self.process.poll() is None, "it ended"
+
+    def _is_listening(self) -> bool:
+        with socket.socket() as tried:
+            return tried.connect_ex(("127.0.0.1", self._port)) == 0
 
     def ask(self, path: str, document: dict[str, Any]) -> Any:
         request = urllib.request.Request(
