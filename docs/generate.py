@@ -426,6 +426,8 @@ def main(arguments: Sequence[str]) -> int:
         if after != before:
             page.write_text(after, encoding="utf-8")
             sys.stdout.write(f"{page.name} renewed\n")
+    if "--examples" in arguments:  # the pictures, where playwright and Chromium are
+        subprocess.run([sys.executable, str(DOCS / "screenshots.py")], check=False)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Makes the pictures of the docs: pages of real runs in headless Chromium, WebP files in docs/images.
 
-Run it where playwright and Chromium are: python docs/screenshots.py
+`make docs` runs it where playwright and Chromium are: python docs/screenshots.py
 """
 
 from __future__ import annotations

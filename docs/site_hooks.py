@@ -25,6 +25,9 @@ TOP = {"CHANGELOG.md": "changelog.md", "CONTRIBUTING.md": "contributing.md", "SE
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)#\s]+)(#[^)\s]*)?\)")
 MERMAID = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 ARROW = re.compile(r"^    (\S+) --> (\S+) : (.+)$", re.MULTILINE)
+ENDS = re.compile(r"^    (\S+) --> (\S+)$", re.MULTILINE)
+_ROW, _TRACK = 20, 15
+"""Heights of a line of text, and the distance of two tracks, in pixels."""
 FENCED = re.compile(r"^( *)```.*?^\1```$", re.DOTALL | re.MULTILINE)
 
 API: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -47,7 +50,15 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "world": (
         "API: your own programs",
         "Your own asyncio programs in virtual time. [Your own programs](../world.md) explains them.",
-        ("simulated", "run_simulated", "SimulatedWorld", "Program", "WorldResult", "SimulationFailed"),
+        (
+            "simulated",
+            "run_simulated",
+            "SimulatedWorld",
+            "Program",
+            "WorldResult",
+            "SimulationFailed",
+            "FailureGone",
+        ),
     ),
     "clients": (
         "API: the consumer",
@@ -131,7 +142,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Fit links that lead out of docs/, and show diagrams as tables: browsers need a library for Mermaid."""
+    """Fit links that lead out of docs/, and draw diagrams: browsers need a library for Mermaid."""
     folder = PurePosixPath(page.file.src_uri).parent
 
     def link(match: re.Match[str]) -> str:
@@ -145,9 +156,60 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return text
 
     written = LINK.sub(link, markdown)
-    written = MERMAID.sub(lambda match: "\n".join(_table(match[1])), written)
+    written = MERMAID.sub(lambda match: "\n".join([*_drawing(match[1]), *_table(match[1])]), written)
     _markdown[page.file.src_uri] = written
     return written
+
+
+def _drawing(diagram: str) -> Iterator[str]:
+    """Draw a Mermaid state diagram: boxes in a column, a line for each way out, and a track for each target.
+
+    A line leads from a state to the track of its target, and the track to the target's box. The colours are
+    those of the site's theme, and a hue for each target.
+    """
+    arrows, ends = ARROW.findall(diagram), ENDS.findall(diagram)
+    states = list(dict.fromkeys(name for source, target, _ in arrows for name in (source, target)))
+    right = 40 + 9 * max(map(len, states))
+    tracks = right + 30 + round(6.6 * max(len(events) for *_, events in arrows))
+    boxes, lines = [], []
+    heads: dict[str, int] = {}
+    y = 10
+    for state in states:
+        ways = [(target, events) for source, target, events in arrows if source == state]
+        height = 30 + _ROW * len(ways)
+        heads[state] = y + 14
+        last = " last" if (state, "[*]") in ends else ""
+        boxes.append(
+            f'<rect class="state{last}" x="20" y="{y}" width="{right - 20}" height="{height}" rx="6"/>'
+        )
+        boxes.append(f'<text class="name" x="{(20 + right) / 2}" y="{y + height / 2 + 4}">{state}</text>')
+        if ("[*]", state) in ends:
+            boxes.append(f'<circle cx="8" cy="{y + height / 2}" r="5"/>')
+        for number, (target, events) in enumerate(ways):
+            at = y + 36 + _ROW * number
+            lines.append((target, at, events))
+            boxes.append(f'<text x="{right + 10}" y="{at - 3}">{events}</text>')
+        y += height + 14
+    for number, state in enumerate(
+        targets := [state for state in states if any(state == each for each, *_ in lines)]
+    ):
+        x, head = tracks + _TRACK * number, heads[state]
+        rows = [at for target, at, _ in lines if target == state]
+        path = f"M{x} {min(head, *rows)}V{max(head, *rows)}M{x} {head}H{right + 8}" + "".join(
+            f"M{right} {at}H{x}" for at in rows
+        )
+        hue = 360 * number // len(targets)
+        dots = "".join(f'<circle cx="{x}" cy="{at}" r="3"/>' for at in rows)
+        boxes.append(
+            f'<g style="--hue: {hue}"><path d="{path}"/>'
+            f'<path class="head" d="M{right} {head}l9 -4.5v9z"/>{dots}</g>'
+        )
+    width = tracks + _TRACK * len(targets)
+    label = "State diagram; the table below has the same arrows"
+    size = f'viewBox="0 0 {width} {y}" width="{width}" height="{y}"'
+    yield f'<div class="machine"><svg {size} role="img" aria-label="{label}">'
+    yield from boxes
+    yield "</svg></div>\n"
 
 
 def _table(diagram: str) -> Iterator[str]:

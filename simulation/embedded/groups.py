@@ -81,6 +81,7 @@ class GroupControls:
         """
         found = self._find(member)
         self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
+        self._endpoint.observer.trace.fenced.add(found.member_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
             rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True)

@@ -90,6 +90,8 @@ class KeptTrace:
         self.violations: list[Violation] = []
         self.on_row: Callable[[Row], None] = lambda row: None
         """Called with each row."""
+        self.fenced: set[MemberId] = set()
+        """The members that a test has fenced."""
         self._rows: deque[Row] = deque(maxlen=KEPT_ROWS)
         self._start_ms: int | None = None
 

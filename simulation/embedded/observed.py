@@ -25,6 +25,7 @@ from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard,
 from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
 from fencepost.simulation.kernel.observers import hook_lists
 from fencepost.simulation.trace.groups import GroupTraceWriter
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.writer import TraceWriter
 
 Guarded = Callable[..., None]
@@ -32,7 +33,17 @@ Guarded = Callable[..., None]
 
 
 class EmbeddedTraceWriter(GroupTraceWriter):
-    """Writes the rows of one group. Members have no hosts, so they are named by their ids."""
+    """Writes the rows of one group. Members have no hosts, so they are named by their ids.
+
+    `fenced` are the members that a test has fenced, which the coordinator sees leave.
+    """
+
+    def __init__(self, rows: TraceRows, fenced: Set[MemberId]) -> None:
+        super().__init__(rows)
+        self._fenced = fenced
+
+    def _reason(self, member_id: MemberId, event: Any, outcome: Outcome) -> str:
+        return "fenced" if member_id in self._fenced else super()._reason(member_id, event, outcome)
 
     def _actor(self, event: Any, reply: Any) -> str:
         return str(event.member_id or getattr(reply, "member_id", "") or getattr(event, "client_id", ""))
@@ -45,7 +56,7 @@ class GroupObservers:
         self.replayed = ReplayedGroup(shard, group_id)
         self._trace = trace
         rows = KeptGroupRows(group_id, trace)
-        self.trace_writer = EmbeddedTraceWriter(rows)
+        self.trace_writer = EmbeddedTraceWriter(rows, trace.fenced)
         observers = (self.trace_writer, OneClaimant())
         for observer in observers:
             observer.attach(self.replayed, partial(trace.report, group_id))

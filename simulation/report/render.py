@@ -237,7 +237,15 @@ def _verdict(data: ReportInput) -> dict[str, object]:
         found = data.tables["mutants"]
         killed = {row["mutant"] for row in found if row["killed"]}
         words.append(f"{len(killed):,} of {len({row['mutant'] for row in found}):,} mutants killed")
-    return {"text": ", ".join(words), "fine": bool(judged) and not (failed or violations or unconverged)}
+    fine = bool(judged) and not (failed or violations or unconverged)
+    return {"text": ", ".join(words), "fine": fine, "about": _ABOUT if judged else ""}
+
+
+_ABOUT = (
+    "Each run played a scenario in virtual time: a group lived through crashes, lost messages and deploys"
+    " that its seed drew, and checkers inspected it after every event. Green means that every run ended, no"
+    " checker found a broken rule, and every group settled at the end."
+)
 
 
 def _counted(number: int, thing: str) -> str:

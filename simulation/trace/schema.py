@@ -241,9 +241,9 @@ class RowKind(enum.StrEnum):
         "the member's host, or its id if another member already runs there",
         {
             "detail": (
-                "left, session, rebalance or replaced; join or sync for a classic member that did not "
-                "send JoinGroup or SyncGroup within its rebalance timeout; gone if Kafka's own log does not "
-                "say which"
+                "left, session, rebalance or replaced; fenced if a test called `fence`; join or sync for a "
+                "classic member that did not send JoinGroup or SyncGroup within its rebalance timeout; gone "
+                "if Kafka's own log does not say which"
             )
         },
     )

@@ -269,7 +269,8 @@ class TraceWriter(Observer):
         if actor in self._first:
             self._first[actor] = True
 
-    def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+    def _reason(self, member_id: MemberId, event: StepEvent, outcome: Outcome) -> str:
+        """Return why the coordinator removed a member, in the words of the trace."""
         reason = "left"
         if isinstance(event, JoinGroupRequest) or (
             isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0
@@ -280,10 +281,13 @@ class TraceWriter(Observer):
         for effect in outcome.effects:
             if isinstance(effect, MemberFenced) and effect.member_id == member_id:
                 reason = effect.reason
+        return reason
+
+    def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         actor = self._hosts.get(member_id, member_id)
         if actor in self.world.members and self.world.members[actor].member_id != member_id:
             actor = member_id  # of an earlier process: another member runs on this host now
-        self._add(now_us, actor, RowKind.MEMBER_REMOVED, detail=reason)
+        self._add(now_us, actor, RowKind.MEMBER_REMOVED, detail=self._reason(member_id, event, outcome))
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A broker's host changed."""

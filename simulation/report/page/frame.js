@@ -4,7 +4,7 @@ const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4,
   15e6, 3e7, 6e7, 12e7, 3e8, 6e8, 9e8, 18e8, 36e8, 72e8, 144e8, 288e8, 864e8];
 
 // Marks that have a line over all lanes.
-const LINED = new Set(["fault", "call", "calm"]);
+const LINED = new Set(["fault", "call", "calm", "shutdown"]);
 
 class Frame {
   constructor(timeline) { this.t = timeline; }

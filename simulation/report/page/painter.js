@@ -150,7 +150,7 @@ class Painter {
     this.eachSpan(lane.downs, (span, x, width) => {
       const fill = t.theme.down(span.sort), slim = span.sort === "active" ? 4 : 0;
       paintBox(c, fill, x, top + slim, width, lane.band - 2 * slim);
-      if (!slim) this.paintWords(c, span.sort, x, width, top + lane.band / 2, fill);
+      if (!slim) this.paintWords(c, span.sort, x, width, top + lane.band / 2, fill, lane.marks);
     });
   }
 
@@ -346,7 +346,7 @@ class Painter {
 const GLYPHS = {
   violation: "violation", failure: "the test failed", end: "the test ended", call: "call of the test", met: "a request met a call", fault: "fault begins",
   restart: "restart of a deploy", step: "planned change", commit: "commit", removed: "removed by the coordinator", left: "left", lost: "message lost", refused: "refused, or raised",
-  failed: "exception in a thread", topic: "topic changes", calm: "faults are over",
+  failed: "exception in a thread", shutdown: "exception that shuts the application down", topic: "topic changes", calm: "faults are over",
 };
 
 function paintGlyph(c, sort, x, y, colour) {
@@ -379,6 +379,12 @@ function paintGlyph(c, sort, x, y, colour) {
     c.fillStyle = colour.warn;
     c.arc(x, y, 4.5, 0, 7);
     c.stroke(); c.fill();
+  } else if (sort === "shutdown") {
+    c.fillStyle = colour.bad;
+    c.arc(x, y, 6.5, 0, 7);
+    c.stroke(); c.fill();
+    c.fillStyle = colour.panel;
+    c.fillRect(x - 4, y - 1.25, 8, 2.5);
   } else if (sort === "restart") {
     c.fillStyle = colour.panel;
     c.arc(x, y, 7.5, 0, 7);

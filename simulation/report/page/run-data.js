@@ -158,11 +158,11 @@ class Run {
   }
 
   // Threads under their client, consumers of a stream under the stream, all others on their own.
-  // A consumer is CLIENT/STREAM; a member id may have a slash in it too.
+  // A consumer is CLIENT/STREAM; a member id may have a slash in it too. Members are in the order of their first rows.
   makeMembers({ member, consumer, thread }) {
     const consumers = [...consumer].filter((name) => name.includes("/"));
     const streams = new Set(consumers.map((name) => name.slice(name.indexOf("/") + 1)));
-    const alone = [...member].filter((name) => !consumers.includes(name)).sort(byName);
+    const alone = [...member].filter((name) => !consumers.includes(name));
     for (const stream of [...streams].sort(byName)) {
       for (const name of consumers.filter((each) => each.endsWith("/" + stream)).sort(byName)) {
         const lane = this.lane(name, "consumer", `Stream ${stream}`);
@@ -281,7 +281,11 @@ const TAKEN = {
   },
   "client.state"(run, lane, i, t) { lane.enter(lane.states, run.text("to", i), t); },
   "thread.state"(run, lane, i, t) { lane.enter(lane.states, run.text("to", i), t); },
-  "thread.failed"(run, lane, i) { run.mark(lane, i, "failed"); },
+  "thread.failed"(run, lane, i) {
+    const shutdown = run.text("detail", i).startsWith("SHUTDOWN_APPLICATION");
+    run.mark(lane, i, shutdown ? "shutdown" : "failed");
+    if (shutdown) run.mark(run.around, i, "shutdown");
+  },
   "sac.consumer"(run, lane, i, t) {
     const to = run.text("to", i);
     lane.enter(lane.views, to === "UNREGISTERED" ? "" : to, t);

@@ -122,7 +122,7 @@ def test_a_fenced_member_is_refused_by_its_epoch_and_may_join_anew(
     assert member.join("orders").error_code is ErrorCode.NONE
     member.confirm()
     assert group.wait_stable(timeout=0)
-    assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["left"]
+    assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["fenced"]
     called = [(row.actor, row.state_to) for row in kinds(kafka, RowKind.FAULT)]
     assert called == [("fence", "begin"), ("fence", "met")]
     assert kafka.check() == []

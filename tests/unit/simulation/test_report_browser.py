@@ -12,13 +12,16 @@ import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.report import palette
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
+from fencepost.simulation.report.page import part
 from fencepost.simulation.report.render import (
     render_campaign_report,
     render_run_report,
     render_timelines,
     run_facts,
 )
+from fencepost.simulation.report.timeline import encode_run
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.schema import Row
@@ -237,6 +240,50 @@ def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, smal
     switch.click()
     PLAYWRIGHT.expect(switch).to_contain_text("dark", timeout=PATIENCE_MS)
     assert page.evaluate(ground) == light
+
+
+def test_words_do_not_break_on_a_narrow_page(opened: Any, pages: Path) -> None:
+    """Each cell is as wide as its longest word: a table scrolls before a word breaks."""
+    page = opened(pages / "campaign.html")
+    page.set_viewport_size({"width": 400, "height": 900})
+    page.wait_for_function("innerWidth === 400")
+    for link in page.locator("#all-runs button.link, .columns button.link").all():
+        assert link.bounding_box()["height"] < 50, link.inner_text()
+
+
+def lanes_of(browser: Any, rows: list[Row]) -> list[tuple[str, list[str]]]:
+    """The lanes that the page's script reads from a run, each with the sorts of its marks."""
+    page = browser.new_page()
+    scripts = (part(name) for name in ("words.js", "lane.js", "run-data.js"))
+    page.add_script_tag(content="\n".join([palette.script(), *scripts]))
+    read = "run => new Run(run).lanes.map(lane => [lane.name, lane.marks.map(mark => mark.sort)])"
+    packed = encode_run(TracedRun(run_id="r", title="r", rows=rows))
+    lanes = [(name, marks) for name, marks in page.evaluate(read, packed)]
+    page.close()
+    return lanes
+
+
+def test_members_are_in_the_order_in_which_they_joined(browser: Any) -> None:
+    rows = [
+        a_row(1, 0, "z", "member.state", state_to="JOINING"),
+        a_row(2, 1, "a", "member.state", state_to="JOINING"),
+        a_row(3, 2, "z", "member.removed", detail="fenced"),
+        a_row(4, 3, "a", "member.removed", detail="left"),
+    ]
+    lanes = lanes_of(browser, rows)
+    assert [lane for lane in lanes if lane[0] in ("a", "z")] == [("z", ["removed"]), ("a", ["left"])]
+
+
+def test_an_exception_that_shuts_the_application_down_is_marked_for_all_lanes(browser: Any) -> None:
+    rows = [
+        a_row(1, 0, "app-1", "client.state", state_to="RUNNING"),
+        a_row(2, 1, "app-1-thread-1", "thread.state", state_to="RUNNING"),
+        a_row(3, 2, "app-1-thread-1", "thread.failed", detail="REPLACE_THREAD poll"),
+        a_row(4, 3, "app-1-thread-1", "thread.failed", detail="SHUTDOWN_APPLICATION poll"),
+    ]
+    lanes = dict(lanes_of(browser, rows))
+    assert lanes["app-1-thread-1"] == ["failed", "shutdown"]
+    assert lanes["faults"] == ["shutdown"]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
