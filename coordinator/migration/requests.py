@@ -199,6 +199,8 @@ class ClassicProtocolRequests:
             # the digest is computed now, no member would learn of partitions added after the last round.
             group, before = upgrade.upgrade(classic, around.image, stale=True)
             found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
+        if found.effects:
+            self._soft.resolving[request.group_id] = None
         return Outcome(
             records=before + found.records,
             reply=found.reply,
