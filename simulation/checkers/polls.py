@@ -605,8 +605,9 @@ class PollConsequences(Checker):
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Note that the member waits for a response until the request times out: for names of topics, for
         example."""
-        process = self._processes[host]
-        process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
+        process = self._processes.get(host)
+        if process is not None:  # else it is no member's
+            process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Allow time: of a deleted topic, nothing is committed or read."""

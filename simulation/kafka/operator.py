@@ -23,6 +23,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
 )
 from fencepost.member.base.transport import TransportError
+from fencepost.simulation.kafka.foreign_member import ForeignMember
 from fencepost.simulation.kafka.requests import error_of
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import Host
@@ -50,21 +51,29 @@ class Operator(Host):
         super().__init__("operator", world.loop)
         self._world = world
         self._rng = world.streams.random("operator")
-        scenario = world.scenario
-        self._timeout_ms = scenario.network.request_timeout.ms
-        self._way = SimulatedTransport(
-            self,
-            world.network,
-            world.cluster.brokers,
-            first=0,
-            timeout_us=scenario.network.request_timeout.us,
-        )
+        self._timeout_ms = world.scenario.network.request_timeout.ms
+        self._way = self._connected()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._foreign = 0
+        """Number of foreign members that have joined."""
+
+    def _connected(self) -> SimulatedTransport:
+        """Return connections that find the coordinator for themselves."""
+        world = self._world
+        return SimulatedTransport(
+            self, world.network, world.cluster.brokers, first=0, timeout_us=self._timeout_ms * 1_000
+        )
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
         """Send the requests of a step; observers receive the responses."""
-        requests = self._requests(request, topics, share)
-        task = self.loop.create_task(self._send_all(requests))
+        if request == "foreign-member":
+            self._foreign += 1
+            member = ForeignMember(
+                self, self._connected(), self._world.group_id, self._foreign, timeout_ms=self._timeout_ms
+            )
+            task = self.loop.create_task(member.live(self._world.topics))
+        else:
+            task = self.loop.create_task(self._send_all(self._requests(request, topics, share)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

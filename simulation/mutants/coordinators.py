@@ -15,13 +15,21 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
 from fencepost.coordinator.consumer.reconcile import Taken
+from fencepost.coordinator.consumer.soft import ConsumerSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.epoch_groups import SoftState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import (
+    JOIN_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    Partitions,
+    TopicId,
+)
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupTargetAssignmentMemberValue, Record
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, instead_of
 
 CHURN: Final = ("scale-up-and-down", "swarm", "rolling-deploy", "crash-and-return")
@@ -200,6 +208,23 @@ def _says_nothing_new(
     return msgspec.structs.replace(new, subscribed_topic_names=self.subscribed_topic_names)
 
 
+def _away_is_gone(original: Callable[..., None], self: ConsumerSoftState, groups: Any, now_ms: int) -> None:
+    """A coordinator that loads starts no session of a member that is away."""
+    original(self, groups, now_ms)
+    for group_id, group in groups.items():
+        for member_id, member in group.members.items():
+            if member.member_epoch == STATIC_LEAVE_EPOCH:
+                self.timers.cancel(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id))
+
+
+def _any_list_will_do(
+    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+) -> None:
+    """The previous epoch is accepted, whatever the member says it owns."""
+    repeats = owned is not None and JOIN_EPOCH < epoch == member.previous_member_epoch
+    original(member, epoch, NO_PARTITIONS if repeats else owned)
+
+
 def _does_nothing(*_arguments: Any, **_named: Any) -> None: ...
 
 
@@ -317,5 +342,21 @@ COORDINATOR_MUTANTS: Final = (
         ("heartbeat-recorded",),
         ("mixed-subscriptions", "regex-subscriptions"),
         (instead_of(ConsumerGroupMember, "with_heartbeat", _says_nothing_new),),
+    ),
+    Mutant(
+        "away-in-a-failover",
+        UNREPORTED,
+        "A coordinator that loads keeps static members that are away, for good.",
+        ("gone-members",),
+        ("static-failover",),
+        (instead_of(ConsumerSoftState, "rebuild", _away_is_gone),),
+    ),
+    Mutant(
+        "foreign-partitions-accepted",
+        UNREPORTED,
+        "The previous epoch is accepted from a member that lists partitions of others.",
+        ("heartbeat-answers",),
+        ("foreign-members",),
+        (instead_of(validation, "check_epoch", _any_list_will_do),),
     ),
 )

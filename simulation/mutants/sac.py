@@ -132,6 +132,11 @@ def _at_once_again(original: Original, self: Backoff) -> int:
     return 1
 
 
+def _hands_all_over(original: Original, self: SacMember, connection: int, first: int, end: int) -> Any:
+    begin = original(self, connection, first, end)
+    return None if begin is None else first
+
+
 SAC_MUTANTS = (
     Mutant(
         name="sac-no-handover",
@@ -263,6 +268,14 @@ SAC_MUTANTS = (
         expected=("sac-records",),
         scenarios=("sac-churn",),
         replacements=(instead_of(SingleActiveConsumer, "_stored_or", _begins_one_too_far),),
+    ),
+    Mutant(
+        name="sac-chunk-from-its-start",
+        bug=UNREPORTED,
+        summary="A consumer hands over the messages of a chunk that lie before the chosen offset.",
+        expected=("sac-records",),
+        scenarios=("sac-chunks",),
+        replacements=(instead_of(SacMember, "delivered", _hands_all_over),),
     ),
     Mutant(
         name="sac-retry-storm",

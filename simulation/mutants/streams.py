@@ -177,6 +177,10 @@ def _last_thread_is_an_error(original: Original, self: StreamsClient, name: str)
     return actions
 
 
+def _adds_only_to_some(add_thread: Original, self: StreamsClient) -> Any:
+    return add_thread(self) if self.live else (None, ())
+
+
 def _misread_status(_: Original, self: StreamsHeartbeats) -> bool:
     """A group that waits for more members is taken for one that is to be shut down."""
     return any(status.code is StatusCode.ASSIGNMENT_DELAYED for status in self.statuses)
@@ -288,6 +292,14 @@ STREAMS_MUTANTS: Final = (
         FAILURES,
         (instead_of(StreamsClient, "thread_ended", _last_thread_is_an_error),),
         overrides=("group.threads=1",),
+    ),
+    Mutant(
+        "no-thread-without-threads",
+        UNREPORTED,
+        "A client that has lost its last thread adds none when it is asked to.",
+        ("streams-live-threads",),
+        ("streams-no-threads",),
+        (instead_of(StreamsClient, "add_thread", _adds_only_to_some),),
     ),
     Mutant(
         "delay-taken-for-shutdown",

@@ -92,6 +92,11 @@ def _keeps_offsets(_: Original, store: OffsetStore, before: Any, after: Any) -> 
     return ()
 
 
+def _carries_nothing_out(original: Original, *arguments: Any) -> Any:
+    original(*arguments)
+    return ()
+
+
 TRANSACTION_MUTANTS: Final = (
     Mutant(
         "aborted-offsets-count",
@@ -156,6 +161,14 @@ TRANSACTION_MUTANTS: Final = (
         ("transaction-decided",),
         ("transactions",),
         (instead_of(TransactionCoordinator, "_markers", _groups_are_left_out),),
+    ),
+    Mutant(
+        "decided-and-forgotten",
+        UNREPORTED,
+        "A coordinator that loads does not carry out transactions whose end was decided.",
+        ("transaction-ends",),
+        ("transactions-slow-markers",),
+        (instead_of(TransactionCoordinator, "replay", _carries_nothing_out),),
     ),
     Mutant(
         "timeout-lost-with-its-record",

@@ -173,9 +173,10 @@ class ClientConnection:
         self._world.tell("on_client_update", self._subscriber, *update)
         self._listener.consumer_update(*update)
 
-    def delivered(self, offset: int) -> None:
-        """Pass on a chunk of one message."""
-        self._listener.delivered(offset, (b"",))
+    def delivered(self, chunk: tuple[int, int]) -> None:
+        """Pass on a chunk: its first offset, and its number of messages."""
+        first, count = chunk
+        self._listener.delivered(first, (b"",) * count)
 
     def queried(self, offset: int | None) -> None:
         """Complete the oldest query with its response."""

@@ -176,17 +176,18 @@ class ServerConnection:
             case _:
                 self._next = end
         self._cluster.tell("on_log_opened", self.client.owner, self._next, bool(self._asked))
+        self._next -= self._next % self._cluster.spec.chunk
         self._send_next()
 
     def _send_next(self) -> None:
-        """Send the available messages, one per chunk, or look again when there are more."""
+        """Send the available messages in chunks, or look again when there are more."""
         if not self.reading or self.subscription is None:
             return
-        stream, loop = self.subscription.stream, self._cluster.loop
-        while self.credit > 0 and self._next < self._cluster.log_end(stream):
+        stream, loop, chunk = self.subscription.stream, self._cluster.loop, self._cluster.spec.chunk
+        while self.credit > 0 and self._next < (log_end := self._cluster.log_end(stream)):
             self.credit -= 1
-            self.client.send(self.client.delivered, self._next)
-            self._next += 1
+            first, self._next = self._next, min(self._next - self._next % chunk + chunk, log_end)
+            self.client.send(self.client.delivered, (first, self._next - first))
         due = self._cluster.written_us(stream, self._next)
         if self.credit > 0 and due is not None:
             loop.schedule(max(due, loop.now_us + 1), self._more, self._reading)

@@ -208,7 +208,14 @@ class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
 
 
 Operation: TypeAlias = Literal[
-    "list", "describe", "offsets", "delete-offsets", "reset-offsets", "remove-members", "delete-group"
+    "list",
+    "describe",
+    "offsets",
+    "delete-offsets",
+    "reset-offsets",
+    "remove-members",
+    "delete-group",
+    "foreign-member",
 ]
 
 
@@ -224,7 +231,8 @@ class Operate(Operations, frozen=True, kw_only=True, tag="operate"):
     """Operators inspect or change the group, as with Kafka's command line tools."""
 
     request: Operation
-    """The request. `reset-offsets` sets offsets to 0, which only a group without members accepts."""
+    """The request. `reset-offsets` sets offsets to 0, which only a group without members accepts. With
+    `foreign-member` a client joins that makes every mistake a member can make."""
     topics: tuple[Name, ...] = ()
     """Topics whose offsets are deleted or reset. Default: all topics."""
     share: Share = 0.5

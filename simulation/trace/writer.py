@@ -119,7 +119,7 @@ class TraceWriter(Observer):
         self._append(
             (
                 now_us,
-                self._hosts[event.member_id],
+                self._hosts.get(event.member_id, event.member_id),
                 _HEARTBEAT,
                 "",
                 "",
@@ -129,7 +129,7 @@ class TraceWriter(Observer):
                 "",
                 _KEEPALIVE
                 if event.topic_partitions is None and reply.assignment is None
-                else _asked(event, reply, self._hosts[event.member_id]),
+                else _asked(event, reply, self._hosts.get(event.member_id, event.member_id)),
             )
         )
 
