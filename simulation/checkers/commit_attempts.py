@@ -20,6 +20,7 @@ _OF_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UN
 """Retriable by name, but no commit waits for a topic (KAFKA-18217)."""
 
 
+_ACCEPTED: Final = frozenset({ErrorCode.NONE})
 _NO_RESPONSE: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT})
 _STALE: Final = ErrorCode.STALE_MEMBER_EPOCH
 _RECONCILES: Final = "RECONCILING"
@@ -99,8 +100,8 @@ class CommitAttempts:
             codes = _NO_RESPONSE
             if isinstance(response, OffsetCommitResponse):
                 codes = frozenset(response.errors.values())
-                mended = (p for p, code in response.errors.items() if _mends(code) or code is _STALE)
-                self._open = self._open.intersection(mended)
+                failed = response.errors.items() if codes != _ACCEPTED else ()
+                self._open &= {each for each, code in failed if _mends(code) or code is _STALE}
             self._ended_us, self.codes = now_us, codes - {ErrorCode.NONE}
 
     def _gives_up(self, now_us: int) -> bool:
