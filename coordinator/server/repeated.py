@@ -112,10 +112,11 @@ _REMEMBERED_BYTES = 1024
 class SteadyHeartbeat:
     """The last heartbeat of a connection."""
 
-    __slots__ = ("_head", "_reply", "_rest", "_size", "_tail", "request")
+    __slots__ = ("_head", "_reply", "_rest", "_size", "_start", "_tail", "_whole_bytes", "request")
 
     def __init__(self) -> None:
-        self._head = self._tail = self._size = self._rest = b""
+        self._start = self._head = self._tail = self._size = self._rest = b""
+        self._whole_bytes = -1
         self._reply: ConsumerGroupHeartbeatResponse | None = None
         self.request: ConsumerGroupHeartbeatRequest
 
@@ -123,15 +124,21 @@ class SteadyHeartbeat:
         """Return true if this is the same request."""
         return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
 
+    def is_alone(self, data: bytes) -> bool:
+        """Return true if received bytes are the same request with its length, and nothing else."""
+        return len(data) == self._whole_bytes and data[:8] == self._start and data[12:] == self._tail
+
     def remember(self, frame: bytes, request: Any) -> None:
         """Keep a request's bytes and its message."""
         if len(frame) <= _REMEMBERED_BYTES:
             self._head, self._tail, self.request = frame[:4], frame[8:], request
+            self._start = len(frame).to_bytes(4, "big") + self._head
+            self._whole_bytes = 4 + len(frame)
 
-    def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
+    def answer(self, correlation_id: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
         """Return the response as bytes. The coordinator returns the same object while nothing changes: its
         bytes are kept."""
         if reply is not self._reply:
             answer = response_header(0, len(body := pack_heartbeat(reply)), flexible=True) + body
             self._reply, self._size, self._rest = reply, answer[:4], answer[8:]
-        return self._size + frame[4:8] + self._rest
+        return self._size + correlation_id + self._rest

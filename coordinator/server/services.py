@@ -80,10 +80,7 @@ class Services(NamedTuple):
         log = self.replica_log(topic, partition, current_epoch)
         leader_id = self.cluster.leader_id(topic, partition)
         if leader_id != self.node_id:
-            raise ProtocolError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"{topic.name}-{partition} is led by broker {leader_id}, this is {self.node_id}",
-            )
+            raise self._led_elsewhere(topic, partition, leader_id)
         return log
 
     def replica_log(self, topic: Topic, partition: int, current_epoch: int = NO_EPOCH) -> PartitionLog:
@@ -94,12 +91,9 @@ class Services(NamedTuple):
             UNKNOWN_LEADER_EPOCH (KIP-320).
         """
         log = self.cluster.log(topic, partition)
-        leads = self.cluster.leader_id(topic, partition) == self.node_id
-        if not leads and self.node_id not in self.cluster.replica_ids(topic, partition):
-            raise ProtocolError(
-                ErrorCode.NOT_LEADER_OR_FOLLOWER,
-                f"broker {self.node_id} has no replica of {topic.name}-{partition}",
-            )
+        leader_id = self.cluster.leader_id(topic, partition)
+        if self.node_id not in (leader_id, *self.cluster.replica_ids(topic, partition)):
+            raise self._led_elsewhere(topic, partition, leader_id)
         if current_epoch == NO_EPOCH:
             return log
         epoch = self.cluster.leader_epoch(topic, partition)
@@ -110,6 +104,12 @@ class Services(NamedTuple):
                 f"{topic.name}-{partition}: leader epoch {current_epoch}, here it is {epoch}",
             )
         return log
+
+    def _led_elsewhere(self, topic: Topic, partition: int, leader_id: int) -> ProtocolError:
+        return ProtocolError(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"{topic.name}-{partition} is led by broker {leader_id}, this is {self.node_id}",
+        )
 
     def current_leader(self, topic: Topic, partition: int) -> tuple[int, int]:
         """Return the broker that leads a partition, or NO_LEADER, and the leader epoch."""

@@ -56,13 +56,13 @@ class FairTurns:
         "_began_s",
         "_clock",
         "_is_armed",
-        "_is_crowded",
         "_light",
         "_now_s",
         "_numbers",
         "_runs",
         "_spent_s",
         "_waiting",
+        "is_crowded",
     )
 
     def __init__(self) -> None:
@@ -80,12 +80,12 @@ class FairTurns:
         self._runs: Share | None = None
         """The client whose piece runs."""
         self._is_armed = False
-        self._is_crowded = False
+        self.is_crowded = False
         """True while a piece runs, others wait, or the time of this turn is over."""
 
     def run(self, share: Share, piece: Callable[[], None]) -> None:
         """Run a piece of work for a client: now if no other one waits, else in its turn."""
-        if self._is_crowded:
+        if self.is_crowded:
             due_s = self.due_s(share)
             if share.piece is None and due_s <= self._now_s + PIECE_S:
                 share.piece = piece
@@ -94,25 +94,33 @@ class FairTurns:
                 heapq.heappush(self._waiting, (due_s, next(self._numbers), share, piece))
             self._arm()
             return
-        clock = self._clock
-        if clock is None:
-            clock = self._clock = asyncio.get_running_loop().time
-        due_s = share.due_s
-        due_s = max(due_s, self._now_s)
-        self._now_s = due_s
-        self._is_crowded = True
-        self._runs = share
-        self._began_s = began_s = clock()
+        self.begin(share)
         try:
             piece()
         finally:
-            took_s = clock() - began_s
-            self._runs = None
-            share.due_s = due_s + took_s
-            self._spent_s += took_s
-            if self._spent_s >= _NOTED_S:
-                self._arm()
-            self._is_crowded = bool(self._light or self._waiting) or self._spent_s >= TURN_S
+            self.end(share)
+
+    def begin(self, share: Share) -> None:
+        """Note that a piece of work for a client begins; `end` follows. Not while it `is_crowded`."""
+        self._now_s = max(self._now_s, share.due_s)
+        self.is_crowded = True
+        self._runs = share
+        clock = self._clock
+        if clock is None:
+            clock = self._clock = asyncio.get_running_loop().time
+        self._began_s = clock()
+
+    def end(self, share: Share) -> None:
+        """Note that the piece of work is over."""
+        took_s = self._clock() - self._began_s  # type: ignore[misc]  # `begin` has set it
+        self._runs = None
+        share.due_s = self._now_s + took_s
+        self._spent_s = spent_s = self._spent_s + took_s
+        if spent_s < _NOTED_S:
+            self.is_crowded = bool(self._light or self._waiting)
+        else:
+            self._arm()
+            self.is_crowded = spent_s >= TURN_S or bool(self._light or self._waiting)
 
     @property
     def is_long(self) -> bool:
@@ -134,7 +142,7 @@ class FairTurns:
 
     def _turn(self) -> None:
         light, waiting = self._light, self._waiting
-        self._is_armed = self._is_crowded = False
+        self._is_armed = self.is_crowded = False
         self._spent_s = 0.0
         try:
             for _ in range(len(light) + len(waiting)):
@@ -143,13 +151,13 @@ class FairTurns:
                 else:
                     share = light.popleft()
                     piece, share.piece = cast("Callable[[], None]", share.piece), None
-                self._is_crowded = False
+                self.is_crowded = False
                 self.run(share, piece)
                 if self._spent_s >= TURN_S:
                     break
         finally:
             if light or waiting:
-                self._is_crowded = True
+                self.is_crowded = True
                 self._arm()
 
 

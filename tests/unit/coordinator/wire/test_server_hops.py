@@ -19,7 +19,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from tests.unit.coordinator.wire.raw_client import heartbeat_fields, request
 
-MOST_CALLS = 23
+MOST_CALLS = 22
 read_reply = entity_reader(load_response_schema(68, 1))
 
 
