@@ -297,9 +297,12 @@ class Brokers:
         """Stop listening and close all connections. Clients get no message, as when brokers die."""
         self.cleaner.close()
         self._work_queue.close()
+        self._turns.clear()
         self.transactions.close()
         self.groups.close()
         self._gate.open()
+        for socket in self._sockets:
+            socket.drop()  # before the loop's next turn, which may bring requests
         for socket in self._sockets:
             await socket.close()
         self._buffers.close()

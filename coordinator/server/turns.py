@@ -122,6 +122,13 @@ class FairTurns:
             self._arm()
             self.is_crowded = spent_s >= TURN_S or bool(self._light or self._waiting)
 
+    def clear(self) -> None:
+        """Drop all work that waits."""
+        for share in self._light:
+            share.piece = None
+        self._light.clear()
+        self._waiting.clear()
+
     @property
     def is_long(self) -> bool:
         """True if the piece that runs has run for `PIECE_S`."""

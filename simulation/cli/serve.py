@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import gc
 import ipaddress
 import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -338,6 +340,7 @@ def _settings(words: Sequence[str]) -> BrokerConfig:
 
 async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until SIGTERM or SIGINT, then close."""
+    atexit.register(gc.freeze)  # a last garbage collection of all that clients left would take a second
     loop = asyncio.get_running_loop()
     server = asyncio.ensure_future(serving)
     for number in (signal.SIGINT, signal.SIGTERM):

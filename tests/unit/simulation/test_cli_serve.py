@@ -45,6 +45,21 @@ def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signal
 
 @pytest.mark.processes
 @pytest.mark.real
+def test_the_interpreter_does_not_look_at_all_objects_again_when_it_ends() -> None:
+    code = (
+        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))\n"
+        "from fencepost.simulation.cli import main; sys.exit(main(['serve', '--port', '0']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        frozen, left = map(int, process.stdout.read().split())
+    assert frozen > 50 * left
+
+
+@pytest.mark.real
 def test_rabbitmq_s_streams_are_served_beside() -> None:
     greeting = encode(PeerProperties(1))
     with subprocess.Popen(

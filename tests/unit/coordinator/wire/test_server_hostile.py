@@ -28,7 +28,7 @@ from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.server.admin_apis import MAX_PARTITIONS_PER_REQUEST
-from fencepost.coordinator.server.brokers import Broker
+from fencepost.coordinator.server.brokers import Broker, Brokers
 from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PARTITIONS
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
 from fencepost.coordinator.server.connection import KafkaServerConnection
@@ -345,6 +345,30 @@ async def test_what_needs_no_response_counts_though_the_producer_has_gone(broker
     wire.writer.close()
     log = broker.cluster.log(broker.cluster.image.by_name["orders"], 0)
     await until(lambda: not broker.connections and log.high_watermark == 500)
+
+
+async def test_a_server_that_closes_does_none_of_the_work_that_waits():
+    handled = 0
+
+    def counting(_: int, table):
+        def list_groups(services, request, asked):
+            nonlocal handled
+            handled += 1
+            return table[ApiKey.LIST_GROUPS](services, request, asked)
+
+        return {**table, ApiKey.LIST_GROUPS: list_groups}
+
+    async with Brokers({"orders": 1}, ports=(0, 0), intercept=counting) as broker:
+        writers = [(await asyncio.open_connection("127.0.0.1", port))[1] for port in broker.ports * 5]
+        frame = struct.pack(">hhih", 16, 0, 1, 1) + b"x"
+        for writer in writers:
+            writer.write((struct.pack(">i", len(frame)) + frame) * 2_000)
+        await until(lambda: handled > 0 and broker._turns.is_crowded)
+        before = handled
+        await broker.close()
+        assert handled == before
+        for writer in writers:
+            writer.close()
 
 
 @pytest.mark.processes
