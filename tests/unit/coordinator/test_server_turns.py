@@ -35,7 +35,7 @@ def worked() -> Worked:
 @pytest.fixture
 def fair(worked: Worked) -> FairTurns:
     fair = FairTurns()
-    fair._clock = lambda: worked.now_s
+    fair._clock = fair._cpu_clock = lambda: worked.now_s
     return fair
 
 
@@ -49,6 +49,20 @@ async def test_work_runs_at_once_until_a_turn_is_over(fair: FairTurns, worked: W
     assert 50 <= len(worked.names) <= 51
     await a_turn()
     assert 100 <= len(worked.names) <= 102
+
+
+async def test_time_in_which_other_programs_ran_does_not_end_a_turn(fair: FairTurns, worked: Worked) -> None:
+    cpu_s = 0.0
+    fair._cpu_clock = lambda: cpu_s
+
+    def preempted() -> None:
+        nonlocal cpu_s
+        worked.piece("x", turns.TURN_S)()
+        cpu_s += turns.TURN_S / 10
+
+    for _ in range(20):
+        fair.run(Share(), preempted)
+    assert 10 <= len(worked.names) <= 11
 
 
 async def test_a_light_client_does_not_wait_for_all_that_heavy_ones_want(

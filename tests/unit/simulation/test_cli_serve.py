@@ -47,7 +47,8 @@ def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signal
 @pytest.mark.real
 def test_the_interpreter_does_not_look_at_all_objects_again_when_it_ends() -> None:
     code = (
-        "import atexit, gc, sys; atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))\n"
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))\n"
         "from fencepost.simulation.cli import main; sys.exit(main(['serve', '--port', '0']))"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
