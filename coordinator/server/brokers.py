@@ -124,6 +124,7 @@ class Brokers:
         self._intercept = intercept
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
+        self._queued_max_request_bytes = queued_max_request_bytes
         self._buffers = Buffers(queued_max_request_bytes)
         of_brokers = listeners.of_brokers(
             hosts or (host,) * len(ports), ports, has_login=bool(users), has_tls=tls is not None
@@ -168,6 +169,7 @@ class Brokers:
                 loop=loop,
                 work_queue=self._work_queue,
                 turns=self._turns,
+                queued_max_request_bytes=self._queued_max_request_bytes,
                 gate=self._gate,
                 new_topics=self.new_topics,
                 credentials=self._credentials,

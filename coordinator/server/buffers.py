@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import Final, Protocol
 
 from fencepost.coordinator.server.turns import LONG_BYTES
 
 MAX_QUEUED_REQUEST_BYTES: Final = 256 << 20
-"""Default of `queued_max_request_bytes`. Kafka's `queued.max.request.bytes` has no limit by default."""
+"""Default of `queued.max.request.bytes`. Kafka has no limit by default."""
 UNCOUNTED: Final = LONG_BYTES
 """Bytes of requests that each connection may hold beside."""
 _PATIENCE_S: Final = 1.0
@@ -32,13 +33,14 @@ class Holder(Protocol):
 class Buffers:
     """Counts the requests that are unfinished or wait, and the responses that are not read, in bytes.
 
-    There is a limit for each of the two. Beyond that of requests, the server does not read from connections
-    that hold more than their part. The one with the most may still finish its request, and is closed if it
-    takes too long. Beyond the limit of responses, the server closes connections of clients that do not read.
+    There is a limit for each of the two; as in Kafka, a number up to 0 is no limit. Beyond that of requests,
+    the server does not read from connections that hold more than their part. The one with the most may still
+    finish its request, and is closed if it takes too long. Beyond the limit of responses, the server closes
+    connections of clients that do not read.
     """
 
     def __init__(self, limit: int = MAX_QUEUED_REQUEST_BYTES) -> None:
-        self.limit = limit
+        self.limit = limit if limit > 0 else sys.maxsize
         self.requests = 0
         """Bytes of all requests that are held."""
         self._held: dict[Holder, int] = {}
@@ -121,7 +123,7 @@ class Buffers:
         size = self._held.get(slow, 0)
         slow.cut_off(
             f"{size} bytes of unfinished requests, while all clients together hold {self.requests}, and may "
-            f"hold {self.limit} (queued_max_request_bytes)"
+            f"hold {self.limit} (queued.max.request.bytes)"
         )
         self.drop(slow)
         self._let_one_finish()
@@ -136,7 +138,7 @@ class Buffers:
                 total -= size
                 holder.cut_off(
                     f"{size} bytes of responses that the client does not read, while all clients together "
-                    f"leave more than {self.limit} (queued_max_request_bytes)"
+                    f"leave more than {self.limit} (queued.max.request.bytes)"
                 )
                 self.drop(holder)
             else:

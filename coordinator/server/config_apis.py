@@ -29,6 +29,7 @@ from fencepost.coordinator.server.fetch_sessions import MAX_SESSIONS
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import (
     BROKER_SETTINGS,
+    QUEUED_MAX_REQUEST_BYTES,
     TIME_SETTINGS,
     TOPIC_SETTINGS,
     TopicDefaults,
@@ -246,6 +247,7 @@ def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
     node = next(node for node in services.cluster.nodes if str(node.node_id) == name)
     of_listeners = services.cluster.listener_settings.get(node.node_id, {})
     integer, default, static = ConfigType.INT, ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER
+    queued = str(services.queued_max_request_bytes)
     limits = {
         "max.incremental.fetch.session.cache.slots": str(MAX_SESSIONS),
         "max.request.partition.size.limit": str(MOST_DESCRIBED_PARTITIONS),
@@ -274,6 +276,13 @@ def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
                 ("auto.leader.rebalance.enable", "false", static),
                 ("auto.leader.rebalance.enable", "true", default),
             ),
+        ),
+        ConfigEntry(
+            name=QUEUED_MAX_REQUEST_BYTES,
+            value=queued,
+            source=static,
+            config_type=ConfigType.LONG,
+            synonyms=((QUEUED_MAX_REQUEST_BYTES, queued, static), (QUEUED_MAX_REQUEST_BYTES, "-1", default)),
         ),
         *_texts(
             {

@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.sasl.credentials import Credentials
+from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.leaders import NO_LEADER
@@ -58,6 +59,7 @@ class Services(NamedTuple):
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
     turns: FairTurns | None = None
+    queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES
     """Divides the loop's time among clients; None if the loop is not shared with other clients."""
 
     @overload

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.config import (
     REPLICA_SELECTOR,
     GroupCoordinatorConfig,
@@ -17,6 +18,7 @@ from fencepost.coordinator.config import (
 )
 from fencepost.coordinator.protocol.administration import ConfigType
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES
 from fencepost.coordinator.server.listener_config import (
     LISTENER_SETTINGS,
     NO_LISTENERS,
@@ -356,6 +358,7 @@ class BrokerConfig(NamedTuple):
     topic_defaults: TopicDefaults
     replica_selector: ReplicaSelector | None = None
     listeners: ListenerConfig = NO_LISTENERS
+    queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
@@ -370,6 +373,7 @@ class BrokerConfig(NamedTuple):
             *TopicDefaults.names(),
             REPLICA_SELECTOR,
             *LISTENER_SETTINGS,
+            QUEUED_MAX_REQUEST_BYTES,
         )
         left = dict(properties)
         listeners = ListenerConfig.taken_from(left)
@@ -377,6 +381,21 @@ class BrokerConfig(NamedTuple):
             if name not in known:
                 raise unknown_setting(name, known)
         new_topics, topic_defaults = NewTopicConfig.taken_from(left), TopicDefaults.taken_from(left)
-        selector = replica_selector_from(left)
+        selector, queued = replica_selector_from(left), _queued_bytes_from(left)
         groups = GroupCoordinatorConfig.from_properties(left)
-        return cls(groups, new_topics, topic_defaults, selector, listeners)
+        return cls(groups, new_topics, topic_defaults, selector, listeners, queued)
+
+
+QUEUED_MAX_REQUEST_BYTES = "queued.max.request.bytes"
+
+
+def _queued_bytes_from(properties: dict[str, Any]) -> int:
+    """Remove `queued.max.request.bytes` from these properties, and return it. There is no limit up to 0."""
+    given = properties.pop(QUEUED_MAX_REQUEST_BYTES, MAX_QUEUED_REQUEST_BYTES)
+    value = int(_read_property(QUEUED_MAX_REQUEST_BYTES, given, _long(-1, -_LONG_MAX - 1).read))
+    if 0 < value < KAFKA_MAX_FRAME_BYTES:
+        raise FencepostError(
+            f"{QUEUED_MAX_REQUEST_BYTES}: {given!r}: expected at least {KAFKA_MAX_FRAME_BYTES} "
+            "(socket.request.max.bytes), or -1 for no limit"
+        )
+    return value

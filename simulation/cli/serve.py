@@ -194,6 +194,7 @@ def serve(
                 "racks": rack_ids,
                 "replica_selector": settings.replica_selector,
                 "listeners": settings.listeners,
+                "queued_max_request_bytes": settings.queued_max_request_bytes,
             }
             if trace_topic is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)

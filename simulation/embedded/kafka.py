@@ -100,6 +100,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             "racks": racks_of(racks, self._brokers),
             "replica_selector": broker_config.replica_selector,
             "listeners": broker_config.listeners,
+            "queued_max_request_bytes": broker_config.queued_max_request_bytes,
         }
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -55,6 +56,7 @@ def brokers_with(count: int = 1, topics: dict[str, int] | None = None, **propert
         config=config.groups,
         new_topics=config.new_topics,
         topic_defaults=config.topic_defaults,
+        queued_max_request_bytes=config.queued_max_request_bytes,
     )
 
 
@@ -99,6 +101,11 @@ def test_the_smaller_unit_holds() -> None:
         ({"compression.type": "rar"}, "compression.type: 'rar': String must be one of"),
         ({"log.retention.ms": 0}, "log.retention.ms: 0: must be unlimited (-1)"),
         ({"message.max.byte": 1}, "unknown configuration 'message.max.byte'; did you mean mes"),
+        ({"queued.max.request.bytes": "1e9"}, "queued.max.request.bytes: '1e9': Not a number of type LONG"),
+        (
+            {"queued.max.request.bytes": 1_000},
+            "queued.max.request.bytes: 1000: expected at least 104857600 (socket.request.max.bytes), or -1",
+        ),
         ({"log.preallocate": None}, "log.preallocate: None: expected text, a number, true or false"),
         (
             {"log.cleaner.min.compaction.lag.ms": 5, "log.cleaner.max.compaction.lag.ms": 1},
@@ -172,3 +179,15 @@ async def test_one_broker_has_its_ids_and_starts_no_elections() -> None:
         told = [entry.value for entry in entries(brokers, ResourceType.BROKER, "2", *keys)]
         assert told == ["2", "2", "false"]
         assert entries(brokers, ResourceType.BROKER, "", *keys) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "limit"), [("200000000", 200_000_000), (-1, sys.maxsize), (0, sys.maxsize)]
+)
+async def test_the_limit_of_queued_bytes_is_set_and_described(given: object, limit: int) -> None:
+    name = "queued.max.request.bytes"
+    async with brokers_with(**{name: given}) as brokers:
+        assert brokers._buffers.limit == limit
+        (entry,) = entries(brokers, ResourceType.BROKER, "1", name)
+        assert (entry.value, entry.source) == (str(given), ConfigSource.STATIC_BROKER)
+        assert entry.synonyms[1] == (name, "-1", ConfigSource.DEFAULT)

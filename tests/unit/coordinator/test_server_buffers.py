@@ -68,7 +68,7 @@ async def test_the_one_that_may_finish_and_does_not_is_closed(buffers: Buffers) 
     assert not good.is_read
     await until(lambda: good.is_read)
     assert sum(bool(each.closed) for each in stalled) >= 3
-    assert "queued_max_request_bytes" in next(each.closed for each in stalled if each.closed)
+    assert "queued.max.request.bytes" in next(each.closed for each in stalled if each.closed)
     assert buffers.requests <= 1_000 + 300
     for each in (*stalled, good):
         buffers.drop(each)

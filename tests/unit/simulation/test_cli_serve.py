@@ -101,7 +101,8 @@ def test_topics_are_created_when_they_are_asked_for_if_it_is_told_so(traced: tup
 @pytest.mark.parametrize("traced", [(), ("--topics", "trace:1", "--trace-topic", "trace")], ids=len)
 def test_several_brokers_are_served_each_in_its_rack(traced: tuple[str, ...]) -> None:
     selector = "replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector"
-    options = ("--brokers", "3", "--racks", "a,b,c", "--config", selector)
+    queued = "queued.max.request.bytes=200000000"
+    options = ("--brokers", "3", "--racks", "a,b,c", "--config", selector, "--config", queued)
     with subprocess.Popen(
         [*SERVE, *options, *traced], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -114,7 +115,9 @@ def test_several_brokers_are_served_each_in_its_rack(traced: tuple[str, ...]) ->
         resource = ConfigResource(ConfigResource.Type.BROKER, "2")
         configs = admin.describe_configs([resource])[resource].result(20)
         assert configs["broker.rack"].value == "b"
-        assert f"replica.selector.class={configs['replica.selector.class'].value}" == selector
+        for setting in (selector, queued):
+            name, _, value = setting.partition("=")
+            assert configs[name].value == value
         process.terminate()
         assert process.wait(timeout=20) == 0
 

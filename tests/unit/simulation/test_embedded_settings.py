@@ -295,3 +295,8 @@ def test_the_awaited_kafka_says_where_its_arguments_belong() -> None:
         AsyncEmbeddedKafka(topics={"orders": 3})
     with pytest.raises(FencepostError, match="expected a running EmbeddedKafka"):
         AsyncEmbeddedKafka()
+
+
+def test_the_limit_of_queued_bytes_is_a_setting() -> None:
+    with EmbeddedKafka(config={"queued.max.request.bytes": 200_000_000}) as kafka:
+        assert kafka.endpoint.brokers._buffers.limit == 200_000_000
