@@ -44,6 +44,7 @@ def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signal
 
 
 @pytest.mark.processes
+@pytest.mark.processes
 @pytest.mark.real
 def test_the_interpreter_does_not_look_at_all_objects_again_when_it_ends() -> None:
     code = (
