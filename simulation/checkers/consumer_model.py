@@ -2,8 +2,8 @@
 
 This is a second, plain account of KIP-848, written from the KIP and from Kafka 4.3 (GroupMetadataManager,
 CurrentAssignmentBuilder). It shares no code with the coordinator that it judges. Every function is pure: from
-the member before the event, the event, and what the coordinator was free to choose (`Choice`), it returns the
-one right result. A judge that does not see the request gets all results that are possible (`UNSEEN`).
+the member before the event, the event, and what the coordinator was free to choose, it returns the one right
+result. A judge that does not see the request gets all results that are possible (`UNSEEN`).
 """
 
 from __future__ import annotations
@@ -157,8 +157,8 @@ NEW: Final = Standing(STABLE, 0, 0, NO_PARTITIONS, NO_PARTITIONS)
 """A member that has just joined."""
 
 
-class Choice(NamedTuple):
-    """What the coordinator was free to choose, and the group around the member."""
+class CoordinatorChoice(NamedTuple):
+    """The choices that the coordinator was free to make, and the group around the member."""
 
     target_epoch: int
     target: Partitions
@@ -193,7 +193,7 @@ Confirms: TypeAlias = Callable[[Partitions], bool]
 """Returns true if the request confirms that the member holds none of these partitions any more."""
 
 
-def standings(before: Standing, owned: Owned, choice: Choice) -> tuple[Standing, ...]:
+def standings(before: Standing, owned: Owned, choice: CoordinatorChoice) -> tuple[Standing, ...]:
     """Return where the member may stand after an evaluation: one place, or several if `owned` is unseen."""
     if owned is not UNSEEN:
         return (_evaluated(before, choice, lambda pending: releases(owned, pending)),)
@@ -211,7 +211,7 @@ def releases(owned: Partitions | None, pending: Partitions) -> bool:
     return owned is not None and not any({*owned.get(t, ())} & {*numbers} for t, numbers in pending.items())
 
 
-def _evaluated(before: Standing, choice: Choice, confirms: Confirms) -> Standing:
+def _evaluated(before: Standing, choice: CoordinatorChoice, confirms: Confirms) -> Standing:
     at_target = before.state is STABLE and before.epoch == choice.target_epoch
     if at_target and not choice.subscription_changed:
         return before  # nothing is left to do
@@ -221,7 +221,7 @@ def _evaluated(before: Standing, choice: Choice, confirms: Confirms) -> Standing
     return _towards_target(before, choice, confirms)
 
 
-def _towards_target(before: Standing, choice: Choice, confirms: Confirms) -> Standing:
+def _towards_target(before: Standing, choice: CoordinatorChoice, confirms: Confirms) -> Standing:
     wanted = choice.wanted
     if wanted is before.assigned or wanted == before.assigned:
         return Standing(STABLE, choice.target_epoch, before.epoch, before.assigned, NO_PARTITIONS)
@@ -236,7 +236,7 @@ def _towards_target(before: Standing, choice: Choice, confirms: Confirms) -> Sta
     return Standing(state, choice.target_epoch, before.epoch, minus(wanted, taken), NO_PARTITIONS)
 
 
-def _without_dropped(before: Standing, choice: Choice, confirms: Confirms) -> Standing:
+def _without_dropped(before: Standing, choice: CoordinatorChoice, confirms: Confirms) -> Standing:
     """Take away topics that the member has just dropped, without a new target."""
     dropped = {t: numbers for t, numbers in before.assigned.items() if t not in choice.topics}
     if not dropped and (before.revoking or not choice.names_nothing):

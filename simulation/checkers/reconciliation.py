@@ -29,7 +29,14 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.simulation.checkers import consumer_model as model
 from fencepost.simulation.checkers.base import OF_LOG, Finding, shown
-from fencepost.simulation.checkers.consumer_model import NONE, STABLE, UNRELEASED, UNREVOKED, Choice, Standing
+from fencepost.simulation.checkers.consumer_model import (
+    NONE,
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    CoordinatorChoice,
+    Standing,
+)
 from fencepost.simulation.checkers.step import subscribed_topics
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
@@ -243,7 +250,7 @@ class Reconciliation:
         before: ConsumerGroupMember | None,
         after: ConsumerGroupMember,
         image: TopicsImage,
-    ) -> Choice:
+    ) -> CoordinatorChoice:
         regex = after.subscribed_topic_regex
         known = ((), "") if before is None else (before.subscribed_topic_names, before.subscribed_topic_regex)
         resolution = group.resolved.get(regex or "")
@@ -254,7 +261,7 @@ class Reconciliation:
                 found.setdefault(topic_id, []).append(number)
             return {topic_id: tuple(numbers) for topic_id, numbers in found.items()}
 
-        return Choice(
+        return CoordinatorChoice(
             group.assignment_epoch,
             group.targets.get(after.member_id, NO_PARTITIONS),
             subscribed_topics(after, group.resolved, image),
@@ -264,7 +271,7 @@ class Reconciliation:
         )
 
     def _differences(
-        self, who: str, was: Standing, got: Standing, right: Standing, choice: Choice
+        self, who: str, was: Standing, got: Standing, right: Standing, choice: CoordinatorChoice
     ) -> Iterator[Finding]:
         """Classify a difference: yield each invariant that it breaks."""
         told = f"{who}: expected {_told(right)}, got {_told(got)}; it was {_told(was)}"

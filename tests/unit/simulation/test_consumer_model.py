@@ -6,15 +6,23 @@ import pytest
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.simulation.checkers import consumer_model as model
-from fencepost.simulation.checkers.consumer_model import STABLE, UNRELEASED, UNREVOKED, Choice, Standing
+from fencepost.simulation.checkers.consumer_model import (
+    STABLE,
+    UNRELEASED,
+    UNREVOKED,
+    CoordinatorChoice,
+    Standing,
+)
 
 X, Y = "X", "Y"
 ALL = {X: (0, 1, 2, 3)}
 LEFT, RIGHT = {X: (0, 1)}, {X: (2, 3)}
 
 
-def choice(target=LEFT, *, epoch=3, topics=(X,), changed=False, nothing=False, taken=NO_PARTITIONS) -> Choice:
-    return Choice(
+def choice(
+    target=LEFT, *, epoch=3, topics=(X,), changed=False, nothing=False, taken=NO_PARTITIONS
+) -> CoordinatorChoice:
+    return CoordinatorChoice(
         epoch, target, frozenset(topics), changed, nothing, lambda wanted: model.both(wanted, taken)
     )
 
