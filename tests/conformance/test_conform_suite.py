@@ -151,6 +151,7 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
     assert {"regex.resolution", "reconcile.confirmed", "assignor.range.equal"} <= passed
 
 
+@pytest.mark.flaky(reruns=5, reruns_delay=3)
 async def test_classic_scripts_agree_with_ourselves(broker: Broker) -> None:
     report = await compare(broker, *scripts.classic(CONFIG))
     assert report.differences == []
