@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -305,29 +306,43 @@ def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
         kafka.produce("orders", b"x" * 2_000_000, partition=1)
 
 
+def commit(member: WireMember, offset: int) -> ErrorCode:
+    """Commit an offset of orders-0, and return the partition's error."""
+    call = OffsetCommitCall(
+        group_id="g",
+        member_id="m",
+        member_epoch=member.epoch,
+        instance_id=None,
+        retention_time_ms=-1,
+        api_version=9,
+        topics=(
+            OfTopic(name="orders", partitions=(CommittedPartition(0, OffsetAndMetadata(offset=offset)),)),
+        ),
+    )
+    reply: Any = member.ask(ApiKey.OFFSET_COMMIT, call)
+    return reply.topics[0].partitions[0].error_code
+
+
+def test_a_commit_after_the_fence_is_of_an_unknown_member_or_by_the_test_stale(
+    kafka: EmbeddedKafka, member: WireMember
+) -> None:
+    kafka.group("g").fence("m")
+    assert commit(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    kafka.fail_next("OffsetCommit", "STALE_MEMBER_EPOCH", "m")
+    assert commit(member, 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
+
+
 def test_offsets_are_what_was_committed(
     kafka: EmbeddedKafka, member: WireMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(observer, "_LAG_S", 3600.0)
     kafka.produce("orders", "a", "b", partition=0)
 
-    def commit(offset: int) -> None:
-        committed = CommittedPartition(0, OffsetAndMetadata(offset=offset))
-        call = OffsetCommitCall(
-            group_id="g",
-            member_id="m",
-            member_epoch=member.epoch,
-            instance_id=None,
-            retention_time_ms=-1,
-            api_version=9,
-            topics=(OfTopic(name="orders", partitions=(committed,)),),
-        )
-        member.ask(ApiKey.OFFSET_COMMIT, call)
-
-    commit(2)
+    commit(member, 2)
     assert kafka.group("g").offsets() == {TopicPartition("orders", 0): 2}
     assert kafka.check() == []
-    commit(3)
+    commit(member, 3)
     kafka.produce("orders", "c", partition=0)
     assert [violation.invariant for violation in kafka.check()] == ["commit-within-processed"]
 
