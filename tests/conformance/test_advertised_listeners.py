@@ -182,6 +182,7 @@ async def test_aiokafka_stays_behind_the_proxies(
     came_through(proxies, arrivals)
 
 
+@pytest.mark.processes
 def test_serve_advertises_what_its_settings_say(proxies: list[PlainProxy]) -> None:
     command = [sys.executable, "-m", "fencepost.simulation", "serve", "--topics", "orders:1"]
     for setting in (

@@ -82,6 +82,7 @@ def test_a_row_has_the_runs_in_which_each_rule_reported(monkeypatch):
     assert row.found["one-owner blind checkers.ownership:Ownership._grant"] == (4,)
 
 
+@pytest.mark.processes
 def test_an_automatic_mutant_runs_in_a_process_of_its_own():
     noted = healthy_runs([("churn", 0)])
     mutant = next(each for each in chosen_mutants(20) if runs_for(each, noted, 1))

@@ -210,6 +210,7 @@ def test_a_hunt_ends_with_enough_hits_and_each_run_with_its_first():
     assert short.seeds < whole.seeds == 20
 
 
+@pytest.mark.processes
 def test_several_processes_hunt_as_one_does():
     names = ["owner-entry-lost", "epoch-moves-in-revocation"]
     assert hunt_all(range(4), names=names, processes=2) == hunt_all(range(4), names=names)

@@ -187,6 +187,7 @@ def test_httpx_keeps_connections_until_the_server_closes_them() -> None:
     assert seen[5] == 4  # after a second without an answer, the server had closed the others
 
 
+@pytest.mark.processes
 @fencepost.simulated(seeds=2, topics={"orders": 1}, brokers=1, duration=15, processes=1)
 async def test_httpx_is_answered_under_faults(world: SimulatedWorld) -> None:
     answered: list[int] = []

@@ -363,6 +363,7 @@ async def test_two(world):
 """
 
 
+@pytest.mark.processes
 def test_shrink_takes_the_failure_of_a_world(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
