@@ -293,7 +293,9 @@ class Reconciliation:
             broken.append(("stable-owns-target", f"{shown(missing)} is missing"))
         if got.state is UNRELEASED and not choice.taken(missing):
             broken.append(("unreleased-waits", "no other member holds what it waits for"))
-        for invariant, why in broken or [("heartbeat-reconciles", "it sent a heartbeat")]:
+        if not broken or got == was:
+            broken = [("heartbeat-reconciles", "it sent a heartbeat")]
+        for invariant, why in broken:
             yield invariant, f"{told}; {why}"
 
     # -- revocations in time ------------------------------------------------------------------------------

@@ -160,8 +160,6 @@ def emptied_classic_group(scene):
         (no_group, 3, E.ILLEGAL_GENERATION),
         (no_group, 8, E.ILLEGAL_GENERATION),
         (no_group, 9, E.GROUP_ID_NOT_FOUND),
-        (no_more_offsets, 8, E.ILLEGAL_GENERATION),
-        (no_more_offsets, 9, E.GROUP_ID_NOT_FOUND),
         (only_offsets, 8, E.UNKNOWN_MEMBER_ID),
         (only_offsets, 9, E.UNKNOWN_MEMBER_ID),
         (only_offsets_in_a_transaction, 9, E.UNKNOWN_MEMBER_ID),
@@ -181,6 +179,14 @@ def test_a_commit_by_nobody_s_member_has_one_right_answer(before, version, right
         unwritten = ["commit-recorded"] if wrong is E.NONE else []
         assert sorted(scene.found) == ["commit-fenced", *unwritten], wrong
         scene.found.clear()
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_group_stays_without_its_last_offset(version):
+    scene = Scene()
+    no_more_offsets(scene)
+    assert scene.commit("A", 3, api_version=version) == [E.UNKNOWN_MEMBER_ID]
+    assert scene.found == []
 
 
 @pytest.mark.parametrize("before", [only_offsets, emptied_consumer_group, emptied_classic_group])

@@ -153,6 +153,7 @@ def test_a_violation_is_shown_and_gives_exit_1(
         "seq": 3,
         "t_us": 1_500_000,
         "message": "orders-3 has two owners",
+        "rule": "",
     }
 
 

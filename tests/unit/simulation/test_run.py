@@ -207,8 +207,8 @@ def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more
     made = []
 
     class Seen(GroupTraceWriter):
-        def __init__(self, recorder):
-            super().__init__(recorder)
+        def __init__(self, recorder, *more):
+            super().__init__(recorder, *more)
             made.append(self)
 
     monkeypatch.setattr("fencepost.simulation.kafka.world.GroupTraceWriter", Seen)

@@ -382,7 +382,8 @@ def test_served_objects_are_those_behind_real_sockets() -> None:
         connections = brokers.connections
         assert connections
         assert {type(each) for each in connections} == {KafkaServerConnection}
-        assert {type(each) for each in brokers._listeners} == {Listener}
+        served = [each.socket for of_broker in brokers._listeners.values() for each in of_broker]
+        assert {type(each) for each in served} == {Listener}
         assert {type(shard.host) for shard in brokers.groups.shards} == {CoordinatorHost}
         program.kill()
 
