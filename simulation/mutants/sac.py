@@ -41,8 +41,16 @@ def _no_purge(original: Callable[..., SacReply], command: Any, step: Any) -> Sac
     return SacReply()
 
 
-def _disconnected_is_not_active(original: Callable[..., bool], status: Any) -> bool:
-    return status is not draft.D_ACTIVE and original(status)
+def _disconnected_is_not_current(original: Callable[..., int | None], self: GroupDraft) -> int | None:
+    place = original(self)
+    if place is None or self.consumers[place].status is not draft.D_ACTIVE:
+        return place
+    others = [
+        place
+        for place, one in enumerate(self.consumers)
+        if one.status in (draft.C_ACTIVE, draft.C_DEACTIVATING)
+    ]
+    return min(others, default=None)
 
 
 def _disconnected_blocks_nobody(original: Callable[..., int | None], self: GroupDraft) -> int | None:
@@ -161,7 +169,7 @@ SAC_MUTANTS = (
         expected=("sac-one-active",),
         scenarios=("sac-node-failures",),
         replacements=(
-            instead_of(draft, "is_active", _disconnected_is_not_active),
+            instead_of(GroupDraft, "current", _disconnected_is_not_current),
             instead_of(GroupDraft, "target", _disconnected_blocks_nobody),
         ),
     ),

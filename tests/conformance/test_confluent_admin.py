@@ -196,7 +196,9 @@ def test_brokers_tell_what_holds_for_topics_that_say_nothing(admin, cluster):
 
     ours, kafkas = told(admin), told(AdminClient({"bootstrap.servers": cluster.bootstrap_servers}))
     defaults = {
-        name: entry.synonyms[name].value for name, entry in ours.items() if name in kafkas and entry.synonyms
+        name: entry.synonyms[name].value
+        for name, entry in ours.items()
+        if name in kafkas and entry.synonyms and "listener" not in name  # each has addresses of its own
     }
     assert defaults == {name: kafkas[name].synonyms[name].value for name in defaults}
     assert {"num.partitions", "log.cleanup.policy", "message.max.bytes"} <= defaults.keys()

@@ -201,7 +201,7 @@ class RealTraceWriter(GroupTraceWriter):
         before, self._group_state = self._group_state, _PREPARING
         self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=_PREPARING, detail=cause)
         self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=_PREPARING)
-        self._rebalancing = True
+        self._raise(_PREPARING)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int

@@ -56,9 +56,7 @@ def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
     assert traced == {row["run_id"] for row in summary if row["traced"]}
     assert {row["seed"] for row in summary if row["traced"]} == {2, 3}
     compared = {row["measure"]: row for row in again.tables["comparisons"] if row["quantile"] == "p90"}
-    assert compared.keys() >= {"rebalance", "rebalance_bytes", "formation", "run_downtime"}
-    assert compared["rebalance_bytes"]["before"] > 100
-    assert all(row["bytes_max"] > 100 for row in again.tables["heartbeats"])
+    assert compared.keys() >= {"formation", "run_downtime"}
     assert {row["parameters"] for row in again.tables["rebalances"]} == {
         '{"duration": "150s", "members": "2"}',
         '{"duration": "150s", "members": "3"}',
