@@ -245,7 +245,7 @@ class Toxiproxy:
 
 
 @pytest.fixture
-def toxiproxy(tmp_path: pathlib.Path) -> Iterator[Toxiproxy]:
+def toxiproxy(tmp_path: pathlib.Path, processes: None) -> Iterator[Toxiproxy]:
     go = shutil.which("go")
     if go is None:
         pytest.skip("Go is not installed: Toxiproxy can't be built")
