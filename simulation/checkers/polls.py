@@ -149,8 +149,8 @@ class AutoCommits:
         "_lacking_us",
         "_rested_until_us",
         "_rests_until_us",
-        "_searches",
         "in_flight",
+        "is_searching",
     )
 
     def __init__(self, host: str, interval_ms: int) -> None:
@@ -175,7 +175,8 @@ class AutoCommits:
         """The offsets of the last commit that failed."""
         self._found_us = -1
         """Time at which the coordinator was known again: commits that waited for it are sent then."""
-        self._searches = False
+        self.is_searching = False
+        """True while the member looks for its coordinator."""
 
     def disturbed(self, now_us: int) -> None:
         """Note an event after which a whole interval may pass."""
@@ -184,13 +185,13 @@ class AutoCommits:
 
     def searches(self, now_us: int) -> None:
         """Note that the coordinator is not known."""
-        self._searches = True
+        self.is_searching = True
         self.disturbed(now_us)
 
     def sends(self, request: Request, state: str, now_us: int) -> None:
         """Note that the coordinator is known; perhaps this is the commit."""
-        if self._searches:
-            self._searches = False
+        if self.is_searching:
+            self.is_searching = False
             self._found_us = now_us
             self.disturbed(now_us)
         if type(request) is OffsetCommitRequest:
@@ -258,7 +259,7 @@ class AutoCommits:
         owned: Iterable[TopicPartition],
     ) -> Iterator[Finding]:
         """Check that in a poll that began then, all due commits were sent."""
-        waits = self.in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
+        waits = self.in_flight is not None or self.is_searching or state == _TAKES_NO_COMMITS
         if waits or state not in ACTIVE_STATES:
             return
         lacking = [each for each in owned if processed.get(each, -1) > self._committed.get(each, -1)]
@@ -519,7 +520,9 @@ class PollConsequences(Checker):
             return
         waited_us = until_us - process.disturbed_us
         commits = process.commits if process.owes_join else None
-        waits = process.calls_back or (commits is not None and commits.in_flight is not None)
+        waits = process.calls_back or (
+            commits is not None and (commits.is_searching or commits.in_flight is not None)
+        )
         if waited_us > HALF_WINDOW_US and not waits:
             self.report(
                 "reconciles-on",

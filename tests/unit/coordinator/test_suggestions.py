@@ -41,7 +41,7 @@ def test_the_error_that_a_person_means_comes_first(given, meant):
         ("stedy", ["steady"]),
         ("rolling_deploy", ["rolling-deploy"]),
         ("streams-stanby", ["streams-standby-tasks"]),
-        ("failover", ["coordinator-failover"]),
+        ("failover", ["static-failover", "coordinator-failover"]),
         ("zzz", []),
         ("###", []),
         ("", []),

@@ -62,6 +62,7 @@ def test_the_interpreter_does_not_look_at_all_objects_again_when_it_ends() -> No
 
 
 @pytest.mark.real
+@pytest.mark.processes
 def test_rabbitmq_s_streams_are_served_beside() -> None:
     greeting = encode(PeerProperties(1))
     with subprocess.Popen(

@@ -48,7 +48,7 @@ def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     result, kept = played(name, seed, duration="6m")
     assert result.violations == []
     assert result.converged
-    assert kept.of(RowKind.THREAD_FAILED)
+    assert kept.of(RowKind.THREAD_FAILED) or name == "streams-no-threads"  # its threads are removed
     assert kept.of(RowKind.THREAD_STATE)
     again, _ = played(name, seed, duration="6m")
     assert again.digest == result.digest
