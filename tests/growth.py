@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -20,11 +21,13 @@ def instructions(run: Callable[[], object]) -> int:
         return trace
 
     before = sys.gettrace()
+    gc.disable()  # what other tests left behind is no part of it
     sys.settrace(trace)
     try:
         run()
     finally:
         sys.settrace(before)
+        gc.enable()
     return count
 
 
