@@ -155,7 +155,7 @@ class MembershipEnd:
         self._failed_us = self._last_code = None
 
     def lingers(self, now_us: int) -> Iterator[Finding]:
-        """Return true if it is fenced and ought to have gone on."""
+        """Yield a finding if it is fenced and ought to have gone on."""
         if self._fenced_us is None or self._calls_back or self._stood_still:
             return
         since_us = max(self._fenced_us, self._called_back_us)

@@ -122,7 +122,7 @@ class PollTimer:
             )
 
     def overdue(self, does: str, now_us: int) -> Iterator[Finding]:
-        """Return true if it does that although the time between two polls is over."""
+        """Yield a finding if it does that although the time between two polls is over."""
         since_us = self.out_since_us
         if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
             return
@@ -221,7 +221,7 @@ class AutoCommits:
         self._rests_until_us, self._early = min(self._rests_until_us, self._rested_until_us), None
 
     def hastens(self, now_us: int) -> Iterator[Finding]:
-        """Return true if a commit came too early, and nothing was released right after it."""
+        """Yield a finding if a commit came too early, and nothing was released right after it."""
         if self._early is not None and self.in_flight is None and now_us > self._calm_us:
             sent_us, until_us = self._early
             self._early = None

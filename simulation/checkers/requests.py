@@ -238,7 +238,7 @@ class Sender:
         self.checked = self.last_answer = None
 
     def silent(self, now_us: int) -> Iterator[Finding]:
-        """Return true if it ought to have sent something by now."""
+        """Yield a finding if it ought to have sent something by now."""
         if (
             now_us > self.late_us + self.blind_us
             and self.in_flight is None
