@@ -11,6 +11,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
 from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.world.folder import started_in
 
 _OWN: Final = __name__.partition(".")[0]
 _LOOP: Final = VirtualLoop._run_once.__code__
@@ -84,5 +85,5 @@ def _in_library(file: str) -> str:
 
 
 def _shown(file: str) -> str:
-    relative = os.path.relpath(file) if os.path.isabs(file) else file
+    relative = os.path.relpath(file, started_in()) if os.path.isabs(file) else file
     return file if relative.startswith(os.pardir) else relative
