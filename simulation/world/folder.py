@@ -14,12 +14,13 @@ _COPIED_BYTES: Final = 1_000_000
 """Files up to this size are copied, so that a run may change them."""
 
 
-_started_in: str | None = None
+_LEFT: Final[list[str]] = []
+"""The working directories that runs have left for their own, outermost first."""
 
 
 def started_in() -> str:
     """Return the working directory outside of runs."""
-    return _started_in or os.getcwd()
+    return _LEFT[0] if _LEFT else os.getcwd()
 
 
 @contextlib.contextmanager
@@ -29,21 +30,20 @@ def own_folder() -> Iterator[None]:
     Small files are copies, large ones and folders are links. So programs find what they read by relative
     names, and what they write is not there in the next run.
     """
-    global _started_in
-    before, outer = os.getcwd(), _started_in
+    before = os.getcwd()
     path = sys.path[:]
     with tempfile.TemporaryDirectory(prefix="fencepost-world-", ignore_cleanup_errors=True) as folder:
         for entry in os.scandir(before):
             with contextlib.suppress(OSError):  # it is gone by now, or may not be read
                 _show(entry, os.path.join(folder, entry.name))
         sys.path[:] = [each or before for each in path]
-        _started_in = started_in()
+        _LEFT.append(before)
         os.chdir(folder)
         try:
             yield
         finally:
             os.chdir(before)
-            _started_in = outer
+            _LEFT.pop()
             sys.path[:] = path
 
 

@@ -55,8 +55,8 @@ BUGS = {
 """Bugs that give a partition to two members, and a scenario that shows it: the checkers report them, and the
 analyses must as well, in the same runs."""
 DEMOTED = "sac-disconnected-ignored-3"
-"""With two active consumers, this coordinator turns one into a waiting one as its connection ends, which RabbitMQ
-never does. The table takes that for its window `demoted`, the checkers for what it is."""
+"""With two active consumers, this coordinator turns one into a waiting one as its connection ends, which
+RabbitMQ never does. The table takes that for its window `demoted`, the checkers for what it is."""
 EXCLUSIVE = ("one-claimant", "sac-exclusive")
 
 
