@@ -13,17 +13,7 @@ from fencepost.coordinator.kinds import GroupKinds
 from fencepost.coordinator.offsets import commit, delete, expiry, fetch
 from fencepost.coordinator.offsets.store import OffsetStore, tombstones
 from fencepost.coordinator.offsets.transactions import pending_tombstones
-from fencepost.coordinator.protocol.classic import (
-    DescribedClassicGroup,
-    DescribeGroupsRequest,
-    DescribeGroupsResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
@@ -38,11 +28,11 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 
 
 def describe_classic_groups(
-    request: DescribeGroupsRequest, kinds: GroupKinds, offsets: OffsetStore
+    request: classic.DescribeGroupsRequest, kinds: GroupKinds, offsets: OffsetStore
 ) -> Outcome:
     """DescribeGroups: describe each group of the request, in that order. It knows classic groups only."""
 
-    def described(group_id: str) -> DescribedClassicGroup:
+    def described(group_id: str) -> classic.DescribedClassicGroup:
         found = kinds.find(group_id)
         if found is not None:
             if isinstance(found[1], ClassicGroup):
@@ -52,19 +42,19 @@ def describe_classic_groups(
             return describe_classic.simple(group_id)
         return describe_classic.missing(group_id, f"Group {group_id} not found.")
 
-    return Outcome(reply=DescribeGroupsResponse(groups=tuple(map(described, request.group_ids))))
+    return Outcome(reply=classic.DescribeGroupsResponse(groups=tuple(map(described, request.group_ids))))
 
 
-def list_groups(request: ListGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
+def list_groups(request: consumer.ListGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
     """ListGroups: groups of every kind, and those that consist of committed offsets only."""
     rows = [kind.listed(group) for kind in kinds for group in kind.groups.values()]
     rows += [describe.listed_simple(group_id) for group_id in offsets.group_ids if kinds.of(group_id) is None]
     rows.sort(key=lambda row: row.group_id)
     wanted = (row for row in rows if describe.matches(row, request.states_filter, request.types_filter))
-    return Outcome(reply=ListGroupsResponse(groups=tuple(wanted)))
+    return Outcome(reply=consumer.ListGroupsResponse(groups=tuple(wanted)))
 
 
-def delete_group(request: DeleteGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
+def delete_group(request: consumer.DeleteGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
     """DeleteGroups: an empty group and its offsets."""
     group_id = request.group_id
     if kinds.of(group_id) is None and group_id not in offsets:
@@ -73,11 +63,11 @@ def delete_group(request: DeleteGroupsRequest, kinds: GroupKinds, offsets: Offse
     if end is None:
         return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
     records = tombstones(offsets, group_id) + pending_tombstones(offsets, group_id) + end
-    return Outcome(records=records, reply=DeleteGroupsResponse(group_id=group_id))
+    return Outcome(records=records, reply=consumer.DeleteGroupsResponse(group_id=group_id))
 
 
 def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
-    reply = DeleteGroupsResponse(group_id=group_id, error_code=code, error_message=message)
+    reply = consumer.DeleteGroupsResponse(group_id=group_id, error_code=code, error_message=message)
     return Outcome(reply=reply)
 
 

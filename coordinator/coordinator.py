@@ -23,20 +23,7 @@ from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.commit import not_recorded
 from fencepost.coordinator.offsets.store import OffsetStore
-from fencepost.coordinator.protocol.classic import (
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    SyncGroupRequest,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import (
@@ -134,17 +121,17 @@ class GroupCoordinator:
         self._replayers = dict(self._appliers)
         """The same, on load."""
         self._handlers: dict[type, Callable[[Any, int], Outcome]] = {
-            JoinGroupRequest: self._classic_protocol.join,
-            SyncGroupRequest: self._classic_protocol.sync,
-            HeartbeatRequest: self._classic_protocol.heartbeat,
-            DescribeGroupsRequest: self._describe_classic,
+            classic.JoinGroupRequest: self._classic_protocol.join,
+            classic.SyncGroupRequest: self._classic_protocol.sync,
+            classic.HeartbeatRequest: self._classic_protocol.heartbeat,
+            classic.DescribeGroupsRequest: self._describe_classic,
             OffsetCommitRequest: self._commit,
             OffsetFetchRequest: self._fetch,
             OffsetDeleteRequest: self._delete_offsets,
-            ListGroupsRequest: self._list,
-            DeleteGroupsRequest: self._delete_group,
-            LeaveGroupRequest: self._remove_member,
-            LeaveGroupBatchRequest: self._remove_members,
+            consumer.ListGroupsRequest: self._list,
+            consumer.DeleteGroupsRequest: self._delete_group,
+            consumer.LeaveGroupRequest: self._remove_member,
+            consumer.LeaveGroupBatchRequest: self._remove_members,
             TopicsChanged: self._topics_changed,
             DeadlineReached: self._deadline_reached,
             TransactionEnded: self._transaction_ended,
@@ -169,7 +156,7 @@ class GroupCoordinator:
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
         """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
-        if type(event) is ConsumerGroupHeartbeatRequest:
+        if type(event) is consumer.ConsumerGroupHeartbeatRequest:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
                 return again
@@ -333,22 +320,22 @@ class GroupCoordinator:
 
     # Administration
 
-    def _describe_classic(self, request: DescribeGroupsRequest, now_ms: int) -> Outcome:
+    def _describe_classic(self, request: classic.DescribeGroupsRequest, now_ms: int) -> Outcome:
         return administration.describe_classic_groups(request, self.kinds, self.offsets)
 
-    def _list(self, request: ListGroupsRequest, now_ms: int) -> Outcome:
+    def _list(self, request: consumer.ListGroupsRequest, now_ms: int) -> Outcome:
         return administration.list_groups(request, self.kinds, self.offsets)
 
-    def _delete_group(self, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
+    def _delete_group(self, request: consumer.DeleteGroupsRequest, now_ms: int) -> Outcome:
         return administration.delete_group(request, self.kinds, self.offsets)
 
-    def _remove_member(self, request: LeaveGroupRequest, now_ms: int) -> Outcome:
-        batch = LeaveGroupBatchRequest(group_id=request.group_id, members=(request,))
+    def _remove_member(self, request: consumer.LeaveGroupRequest, now_ms: int) -> Outcome:
+        batch = consumer.LeaveGroupBatchRequest(group_id=request.group_id, members=(request,))
         outcome = self._remove_members(batch, now_ms)
-        assert isinstance(outcome.reply, LeaveGroupBatchResponse)
+        assert isinstance(outcome.reply, consumer.LeaveGroupBatchResponse)
         return Outcome(records=outcome.records, reply=outcome.reply.members[0], effects=outcome.effects)
 
-    def _remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+    def _remove_members(self, request: consumer.LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         kind = self.kinds.of(request.group_id)
         return no_members_removed(request) if kind is None else kind.remove_members(request, now_ms)
 

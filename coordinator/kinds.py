@@ -13,12 +13,7 @@ from typing import Any, ClassVar, Final, Self, TypeAlias
 import msgspec
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
-from fencepost.coordinator.protocol.consumer import (
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupResponse,
-    ListedGroup,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.machine import StateTable
@@ -160,13 +155,13 @@ class GroupKind:
 
     # Administration
 
-    def listed(self, group: Any) -> ListedGroup:
+    def listed(self, group: Any) -> consumer.ListedGroup:
         """Return the group's row in ListGroups."""
-        return ListedGroup(
+        return consumer.ListedGroup(
             group_id=group.group_id, protocol_type=self.name, group_state=group.state, group_type=self.name
         )
 
-    def remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+    def remove_members(self, request: consumer.LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         """LeaveGroup, for a group that is there. By default no member can be removed so."""
         return no_members_removed(request)
 
@@ -291,15 +286,15 @@ class GroupKinds:
         return [] if found is None else found[0].members(found[1], owned, image)
 
 
-def no_members_removed(request: LeaveGroupBatchRequest) -> Outcome:
+def no_members_removed(request: consumer.LeaveGroupBatchRequest) -> Outcome:
     """Return the response to LeaveGroup for a group in which no member is known."""
     replies = tuple(
-        LeaveGroupResponse(
+        consumer.LeaveGroupResponse(
             member_id=one.member_id, instance_id=one.instance_id, error_code=ErrorCode.UNKNOWN_MEMBER_ID
         )
         for one in request.members
     )
-    return Outcome(reply=LeaveGroupBatchResponse(members=replies))
+    return Outcome(reply=consumer.LeaveGroupBatchResponse(members=replies))
 
 
 def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, ...]:

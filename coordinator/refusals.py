@@ -6,38 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fencepost.coordinator.offsets.commit import rejected
-from fencepost.coordinator.protocol import classic
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    DescribedGroup,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer, offsets, streams
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.offsets import (
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from fencepost.coordinator.protocol.outcome import Event, Response
-from fencepost.coordinator.protocol.streams import (
-    DescribedStreamsGroup,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
 
 _CLIENT_ERRORS = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -65,14 +36,16 @@ def refusal(event: Event, code: ErrorCode) -> Response | None:
     return None if make is None else make(event, code)
 
 
-def _no_consumer_groups(request: ConsumerGroupDescribeRequest, code: ErrorCode) -> Response:
-    groups = (DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
-    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+def _no_consumer_groups(request: consumer.ConsumerGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (consumer.DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    return consumer.ConsumerGroupDescribeResponse(groups=tuple(groups))
 
 
-def _no_streams_groups(request: StreamsGroupDescribeRequest, code: ErrorCode) -> Response:
-    groups = (DescribedStreamsGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
-    return StreamsGroupDescribeResponse(groups=tuple(groups))
+def _no_streams_groups(request: streams.StreamsGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (
+        streams.DescribedStreamsGroup(group_id=group_id, error_code=code) for group_id in request.group_ids
+    )
+    return streams.StreamsGroupDescribeResponse(groups=tuple(groups))
 
 
 def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) -> Response:
@@ -97,19 +70,25 @@ _REFUSALS: Mapping[type, Callable[[Any, ErrorCode], Response]] = {
     classic.SyncGroupRequest: lambda _, code: classic.SyncGroupResponse(error_code=code),
     classic.HeartbeatRequest: _blind_heartbeat,
     classic.DescribeGroupsRequest: _no_classic_groups,
-    ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
-    ConsumerGroupDescribeRequest: _no_consumer_groups,
-    StreamsGroupHeartbeatRequest: lambda _, code: StreamsGroupHeartbeatResponse(error_code=code),
-    StreamsGroupDescribeRequest: _no_streams_groups,
-    OffsetCommitRequest: rejected,
-    OffsetFetchRequest: lambda request, code: OffsetFetchResponse(group_id=request.group_id, error_code=code),
-    OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),
-    ListGroupsRequest: lambda _, code: ListGroupsResponse(error_code=code),
-    DeleteGroupsRequest: lambda request, code: DeleteGroupsResponse(
+    consumer.ConsumerGroupHeartbeatRequest: lambda _, code: consumer.ConsumerGroupHeartbeatResponse(
+        error_code=code
+    ),
+    consumer.ConsumerGroupDescribeRequest: _no_consumer_groups,
+    streams.StreamsGroupHeartbeatRequest: lambda _, code: streams.StreamsGroupHeartbeatResponse(
+        error_code=code
+    ),
+    streams.StreamsGroupDescribeRequest: _no_streams_groups,
+    offsets.OffsetCommitRequest: rejected,
+    offsets.OffsetFetchRequest: lambda request, code: offsets.OffsetFetchResponse(
         group_id=request.group_id, error_code=code
     ),
-    LeaveGroupBatchRequest: lambda _, code: LeaveGroupBatchResponse(error_code=code),
-    LeaveGroupRequest: lambda request, code: LeaveGroupResponse(
+    offsets.OffsetDeleteRequest: lambda _, code: offsets.OffsetDeleteResponse(error_code=code),
+    consumer.ListGroupsRequest: lambda _, code: consumer.ListGroupsResponse(error_code=code),
+    consumer.DeleteGroupsRequest: lambda request, code: consumer.DeleteGroupsResponse(
+        group_id=request.group_id, error_code=code
+    ),
+    consumer.LeaveGroupBatchRequest: lambda _, code: consumer.LeaveGroupBatchResponse(error_code=code),
+    consumer.LeaveGroupRequest: lambda request, code: consumer.LeaveGroupResponse(
         member_id=request.member_id, instance_id=request.instance_id, error_code=code
     ),
 }

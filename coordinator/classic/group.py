@@ -13,12 +13,7 @@ from collections.abc import Mapping
 from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.protocol.classic import (
-    CONSUMER_PROTOCOL_TYPE,
-    JoinGroupMember,
-    JoinGroupProtocol,
-    Token,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscribed_topics
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId
@@ -129,7 +124,7 @@ class ClassicGroup:
     @property
     def uses_consumer_protocol(self) -> bool:
         """True if its members are consumers, whose subscriptions and assignments the coordinator can read."""
-        return self.protocol_type == CONSUMER_PROTOCOL_TYPE
+        return self.protocol_type == classic.CONSUMER_PROTOCOL_TYPE
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -141,7 +136,7 @@ class ClassicGroup:
         """True if every member has joined and no join is pending."""
         return not self.pending_joins and self.joined == len(self.members)
 
-    def supports(self, protocol_type: str, protocols: tuple[JoinGroupProtocol, ...]) -> bool:
+    def supports(self, protocol_type: str, protocols: tuple[classic.JoinGroupProtocol, ...]) -> bool:
         """Return true if a member with these protocols can be in the group."""
         if self.state is _State.EMPTY:
             return bool(protocol_type) and bool(protocols)
@@ -184,25 +179,25 @@ class ClassicGroup:
             self.static_members[member.instance_id] = member.member_id
         self._count(member.protocols, 1)
 
-    def _count(self, protocols: tuple[JoinGroupProtocol, ...], by: int) -> None:
+    def _count(self, protocols: tuple[classic.JoinGroupProtocol, ...], by: int) -> None:
         for name in {protocol.name for protocol in protocols}:
             self.offers[name] = self.offers.get(name, 0) + by
             if not self.offers[name]:
                 del self.offers[name]
 
-    def offer(self, member: ClassicGroupMember, protocols: tuple[JoinGroupProtocol, ...]) -> None:
+    def offer(self, member: ClassicGroupMember, protocols: tuple[classic.JoinGroupProtocol, ...]) -> None:
         """Replace the protocols that a member offers."""
         self._count(member.protocols, -1)
         member.protocols = protocols
         self._count(protocols, 1)
 
-    def park_join(self, member: ClassicGroupMember, token: Token) -> Token | None:
+    def park_join(self, member: ClassicGroupMember, token: classic.Token) -> classic.Token | None:
         """Park a JoinGroup request; return the member's request that waited before, if any."""
         before, member.join = member.join, token
         self.joined += before is None
         return before
 
-    def release_join(self, member: ClassicGroupMember) -> Token | None:
+    def release_join(self, member: ClassicGroupMember) -> classic.Token | None:
         """Return the member's parked JoinGroup request, if any; it is not parked any more."""
         token, member.join = member.join, None
         self.joined -= token is not None
@@ -292,10 +287,10 @@ class ClassicGroup:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics
 
-    def roster(self) -> tuple[JoinGroupMember, ...]:
+    def roster(self) -> tuple[classic.JoinGroupMember, ...]:
         """Return all members with their metadata, which the leader needs to assign."""
         return tuple(
-            JoinGroupMember(
+            classic.JoinGroupMember(
                 member_id=member.member_id,
                 instance_id=member.instance_id,
                 metadata=member.metadata(self.protocol),

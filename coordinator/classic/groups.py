@@ -13,6 +13,7 @@ from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroup
 from fencepost.coordinator.classic.step import ClassicStep, ClassicTimers
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, RequestHandler
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -21,13 +22,6 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
     Token,
-)
-from fencepost.coordinator.protocol.consumer import (
-    CLASSIC_GROUP_TYPE,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupResponse,
-    ListedGroup,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
@@ -54,7 +48,7 @@ class ClassicGroups(GroupKind):
 
     __slots__ = ("_config", "_groups", "_now_ms", "_step", "_stored", "groups", "stored", "timers")
 
-    name = CLASSIC_GROUP_TYPE
+    name = consumer.CLASSIC_GROUP_TYPE
     confirms_by_heartbeat = False
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
@@ -130,15 +124,17 @@ class ClassicGroups(GroupKind):
             return Outcome(reply=HeartbeatResponse(error_code=error.code))
         return _ALIVE
 
-    def remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+    def remove_members(self, request: consumer.LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         """LeaveGroup, for a group that is there."""
         step = self._begin(self._groups[request.group_id], now_ms)
         codes = sessions.leave(step, request.members)
         replies = tuple(
-            LeaveGroupResponse(member_id=member.member_id, instance_id=member.instance_id, error_code=code)
+            consumer.LeaveGroupResponse(
+                member_id=member.member_id, instance_id=member.instance_id, error_code=code
+            )
             for member, code in zip(request.members, codes, strict=True)
         )
-        return self._outcome(step, None, LeaveGroupBatchResponse(members=replies))
+        return self._outcome(step, None, consumer.LeaveGroupBatchResponse(members=replies))
 
     def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
         """Note that a member is alive: it committed, or the shell knows."""
@@ -289,7 +285,7 @@ class ClassicGroups(GroupKind):
 
     # Administration, offsets, and what observers see
 
-    def listed(self, group: ClassicGroup) -> ListedGroup:
+    def listed(self, group: ClassicGroup) -> consumer.ListedGroup:
         """Return the group's row in ListGroups."""
         return describe.listed(group)
 

@@ -11,15 +11,10 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from fencepost.coordinator.codec import offsets
 from fencepost.coordinator.codec.client import CLIENT_APIS, read_response
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader
-from fencepost.coordinator.codec.offsets import (
-    OffsetCommitCall,
-    OffsetCommitReply,
-    OffsetFetchCall,
-    OffsetFetchReply,
-)
 from fencepost.coordinator.codec.reader import read_unsigned_varint, skip_tagged_fields
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
@@ -84,9 +79,9 @@ def read_member_request(frame: bytes, header: RequestHeader, client_host: str, n
         return None
     context = RequestContext(header.api_version, header.client_id, client_host)
     call = codec.decode(frame, codec.body_of(frame, header), context)
-    if isinstance(call, OffsetCommitCall):
+    if isinstance(call, offsets.OffsetCommitCall):
         return _commit_request(call, name_of)
-    if isinstance(call, OffsetFetchCall) and len(call.groups) == 1:
+    if isinstance(call, offsets.OffsetFetchCall) and len(call.groups) == 1:
         return _fetch_request(call, name_of)
     return call
 
@@ -99,11 +94,11 @@ def read_member_answer(frame: bytes, header: RequestHeader, name_of: NameOf) -> 
     if header.api_key not in CLIENT_APIS or codec_of(header.api_key, header.api_version) is None:
         return None
     _, reply = read_response(header.api_key, header.api_version, frame)
-    if isinstance(reply, OffsetCommitReply):
+    if isinstance(reply, offsets.OffsetCommitReply):
         return OffsetCommitResponse(
             errors={place: one.error_code for place, one in _by_partition(reply.topics, name_of)}
         )
-    if isinstance(reply, OffsetFetchReply) and len(reply.groups) == 1:
+    if isinstance(reply, offsets.OffsetFetchReply) and len(reply.groups) == 1:
         (group,) = reply.groups
         return OffsetFetchResponse(
             group_id=group.group_id,
@@ -124,7 +119,7 @@ def _by_partition(topics: Iterable[OfTopic[Any]], name_of: NameOf) -> Iterable[t
             yield TopicPartition(name, one.partition), one
 
 
-def _commit_request(call: OffsetCommitCall, name_of: NameOf) -> OffsetCommitRequest:
+def _commit_request(call: offsets.OffsetCommitCall, name_of: NameOf) -> OffsetCommitRequest:
     return OffsetCommitRequest(
         group_id=call.group_id,
         member_id=call.member_id,
@@ -139,7 +134,7 @@ def _commit_request(call: OffsetCommitCall, name_of: NameOf) -> OffsetCommitRequ
     )
 
 
-def _fetch_request(call: OffsetFetchCall, name_of: NameOf) -> OffsetFetchRequest:
+def _fetch_request(call: offsets.OffsetFetchCall, name_of: NameOf) -> OffsetFetchRequest:
     (group,) = call.groups
     return OffsetFetchRequest(
         group_id=group.group_id,

@@ -8,15 +8,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.target import preferred_assignor
 from fencepost.coordinator.kinds import GroupMember, named
-from fencepost.coordinator.protocol.consumer import (
-    CLASSIC_GROUP_TYPE,
-    CONSUMER_GROUP_TYPE,
-    DescribedGroup,
-    DescribedMember,
-    DescribedPartitions,
-    ListedGroup,
-    MemberType,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -24,9 +16,9 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 SIMPLE_GROUP_STATE = "Empty"
 
 
-def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str]) -> DescribedGroup:
+def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str]) -> consumer.DescribedGroup:
     """Return the group with all its members, by member id."""
-    return DescribedGroup(
+    return consumer.DescribedGroup(
         group_id=group.group_id,
         group_state=group.state,
         group_epoch=group.group_epoch,
@@ -39,16 +31,18 @@ def describe(group: ConsumerGroup, image: TopicsImage, assignors: Sequence[str])
     )
 
 
-def missing(group_id: str, message: str) -> DescribedGroup:
+def missing(group_id: str, message: str) -> consumer.DescribedGroup:
     """Return the response for a group that does not exist, or is of another kind."""
     if not group_id:
-        return DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
+        return consumer.DescribedGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     code = ErrorCode.GROUP_ID_NOT_FOUND
-    return DescribedGroup(group_id=group_id, error_code=code, error_message=message)
+    return consumer.DescribedGroup(group_id=group_id, error_code=code, error_message=message)
 
 
-def _describe_member(member: ConsumerGroupMember, target: Partitions, image: TopicsImage) -> DescribedMember:
-    return DescribedMember(
+def _describe_member(
+    member: ConsumerGroupMember, target: Partitions, image: TopicsImage
+) -> consumer.DescribedMember:
+    return consumer.DescribedMember(
         member_id=member.member_id,
         instance_id=member.instance_id,
         rack_id=member.rack_id,
@@ -60,11 +54,11 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Top
         # Partitions under revocation are still the member's, until it confirms the release (KAFKA-20431).
         assignment=_named((member.assigned, member.pending_revocation), image),
         target_assignment=_named((target,), image),
-        member_type=MemberType.CONSUMER if member.classic is None else MemberType.CLASSIC,
+        member_type=consumer.MemberType.CONSUMER if member.classic is None else consumer.MemberType.CLASSIC,
     )
 
 
-def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[DescribedPartitions, ...]:
+def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[consumer.DescribedPartitions, ...]:
     """Return the partitions under their topics' names; topics that were deleted are left out."""
     held: dict[TopicId, set[int]] = {}
     for part in parts:
@@ -72,7 +66,7 @@ def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[DescribedPa
             held.setdefault(topic_id, set()).update(partitions)
     named = [(image.name_of(topic_id), topic_id, numbers) for topic_id, numbers in held.items()]
     return tuple(
-        DescribedPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers)))
+        consumer.DescribedPartitions(topic_id=topic_id, topic_name=name, partitions=tuple(sorted(numbers)))
         for name, topic_id, numbers in sorted((n, t, p) for n, t, p in named if n is not None)
     )
 
@@ -92,7 +86,7 @@ def members(
                 client_id=member.client_id,
                 client_host=member.client_host,
                 epoch=member.member_epoch,
-                protocol=CLASSIC_GROUP_TYPE if is_classic else CONSUMER_GROUP_TYPE,
+                protocol=consumer.CLASSIC_GROUP_TYPE if is_classic else consumer.CONSUMER_GROUP_TYPE,
                 topics=_subscribed(group, member),
                 assignment=given,
                 owned=given if is_classic else named(owned.get(member_id, {}), image),
@@ -107,17 +101,17 @@ def _subscribed(group: ConsumerGroup, member: ConsumerGroupMember) -> tuple[str,
     return names if resolution is None else tuple(sorted({*names, *resolution.topics}))
 
 
-def listed_simple(group_id: str) -> ListedGroup:
+def listed_simple(group_id: str) -> consumer.ListedGroup:
     """Return the row of a group that consists of committed offsets only."""
-    return ListedGroup(
+    return consumer.ListedGroup(
         group_id=group_id,
         protocol_type="",
         group_state=SIMPLE_GROUP_STATE,
-        group_type=CLASSIC_GROUP_TYPE,
+        group_type=consumer.CLASSIC_GROUP_TYPE,
     )
 
 
-def matches(row: ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
+def matches(row: consumer.ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
     """Return true if the row passes the filters. Filters ignore case, and an empty filter passes every row.
 
     Kafka's filters call a streams group's NotReady `not_ready`.

@@ -24,15 +24,7 @@ from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemb
 from fencepost.coordinator.consumer.validation import check_request
 from fencepost.coordinator.epoch_groups import EpochGroups
 from fencepost.coordinator.kinds import GroupMember, ReportedMember, RequestHandler
-from fencepost.coordinator.protocol.consumer import (
-    CONSUMER_GROUP_TYPE,
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DescribedGroup,
-    LeaveGroupBatchRequest,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
@@ -59,7 +51,7 @@ class Migration(Protocol):
     """The conversion of a classic group into a consumer group, and back."""
 
     def upgrade(
-        self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
+        self, request: consumer.ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
     ) -> Outcome | None:
         """Let a member join a classic group with the newer protocol; return None if there is no such group.
 
@@ -84,11 +76,11 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
 
     soft: ConsumerSoftState
 
-    name = CONSUMER_GROUP_TYPE
+    name = consumer.CONSUMER_GROUP_TYPE
     group_type = ConsumerGroup
     group_table = GROUP_TABLE
     member_key = ConsumerGroupMemberMetadataKey
-    heartbeat_requests = (ConsumerGroupHeartbeatRequest,)
+    heartbeat_requests = (consumer.ConsumerGroupHeartbeatRequest,)
 
     def __init__(
         self, config: GroupCoordinatorConfig, assignors: Mapping[str, Assignor] | None = None
@@ -103,8 +95,8 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     def handlers(self) -> Mapping[type, RequestHandler]:
         """Return the handlers of KIP-848's requests."""
         return {
-            ConsumerGroupHeartbeatRequest: self.heartbeat,
-            ConsumerGroupDescribeRequest: self.describe,
+            consumer.ConsumerGroupHeartbeatRequest: self.heartbeat,
+            consumer.ConsumerGroupDescribeRequest: self.describe,
             RegularExpressionsResolved: self.regular_expressions_resolved,
         }
 
@@ -120,7 +112,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
 
     # Heartbeats
 
-    def answer_again(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome | None:
+    def answer_again(self, request: consumer.ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome | None:
         """Return the response to a heartbeat that equals the member's last one, if its inputs are
         unchanged."""
         soft = self.soft.groups.get(request.group_id)
@@ -136,15 +128,17 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
                 return contact.answer
         return None
 
-    def heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
+    def heartbeat(self, request: consumer.ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
         """ConsumerGroupHeartbeat."""
         try:
             return self._checked_heartbeat(request, now_ms)
         except ProtocolError as error:
-            reply = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            reply = consumer.ConsumerGroupHeartbeatResponse(
+                error_code=error.code, error_message=error.message
+            )
             return Outcome(reply=reply)
 
-    def _checked_heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
+    def _checked_heartbeat(self, request: consumer.ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
         if self.name not in self.config.group_coordinator_rebalance_protocols:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is disabled.")
         check_request(request, self.assignors)
@@ -176,7 +170,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
 
     def _keep(
         self,
-        request: ConsumerGroupHeartbeatRequest,
+        request: consumer.ConsumerGroupHeartbeatRequest,
         outcome: Outcome,
         group: ConsumerGroup,
         soft: ConsumerGroupSoftState,
@@ -280,18 +274,20 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
 
     # Administration
 
-    def describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
+    def describe(self, request: consumer.ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
         """ConsumerGroupDescribe: describe each group of the request, in that order."""
 
-        def described(group_id: str) -> DescribedGroup:
+        def described(group_id: str) -> consumer.DescribedGroup:
             group = self._groups.get(group_id)
             if group is not None:
                 return describe.describe(group, self.image, tuple(self.assignors))
             return describe.missing(group_id, f"Group {group_id} not found.")
 
-        return Outcome(reply=ConsumerGroupDescribeResponse(groups=tuple(map(described, request.group_ids))))
+        return Outcome(
+            reply=consumer.ConsumerGroupDescribeResponse(groups=tuple(map(described, request.group_ids)))
+        )
 
-    def remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+    def remove_members(self, request: consumer.LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         """LeaveGroup: removes those of several members that are there."""
         return leaving.remove_members(self._groups[request.group_id], request, self.removal(now_ms))
 
@@ -320,7 +316,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         return describe.members(group, owned, image)
 
     def reported(
-        self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
+        self, request: consumer.ConsumerGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
     ) -> ReportedMember:
         """Return what a heartbeat reports about its member."""
         group = self._groups.get(request.group_id)

@@ -31,10 +31,7 @@ from fencepost.coordinator.consumer.target import (
     preferred_assignor,
     replaced_id,
 )
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Effect, Outcome
 from fencepost.coordinator.protocol.records import (
@@ -68,7 +65,7 @@ class ConsumerHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True, gc=Fal
 def heartbeat(
     group: ConsumerGroup,
     soft: ConsumerGroupSoftState,
-    request: ConsumerGroupHeartbeatRequest,
+    request: consumer.ConsumerGroupHeartbeatRequest,
     member_id: MemberId,
     around: ConsumerHeartbeatContext,
 ) -> Outcome:
@@ -202,7 +199,7 @@ def _change(
 
 
 def _member(
-    group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, member_id: MemberId
+    group: ConsumerGroup, request: consumer.ConsumerGroupHeartbeatRequest, member_id: MemberId
 ) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
     """Return the member before the heartbeat, new or known, and the records by which it replaces a static
     one."""
@@ -320,11 +317,11 @@ def _due_target(
 
 
 def _reply(
-    request: ConsumerGroupHeartbeatRequest,
+    request: consumer.ConsumerGroupHeartbeatRequest,
     old: ConsumerGroupMember,
     new: ConsumerGroupMember,
     heartbeat_interval_ms: int,
-) -> ConsumerGroupHeartbeatResponse:
+) -> consumer.ConsumerGroupHeartbeatResponse:
     """Return the response. It has the whole assignment after a full request, or if the assignment changed."""
     full = (
         request.rebalance_timeout_ms != -1
@@ -332,7 +329,7 @@ def _reply(
         and request.topic_partitions is not None
     )
     shown = request.member_epoch == JOIN_EPOCH or full or old.assigned != new.assigned
-    return ConsumerGroupHeartbeatResponse(
+    return consumer.ConsumerGroupHeartbeatResponse(
         member_id=new.member_id,
         member_epoch=new.member_epoch,
         heartbeat_interval_ms=heartbeat_interval_ms,

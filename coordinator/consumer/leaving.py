@@ -12,14 +12,7 @@ from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.consumer import regular_expressions, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, STATIC_LEAVE_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
@@ -40,12 +33,14 @@ Removal: TypeAlias = Callable[[ConsumerGroup, Sequence[ConsumerGroupMember]], tu
 kind."""
 
 
-def leave(group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest, removal: Removal) -> Outcome:
+def leave(group: ConsumerGroup, request: consumer.ConsumerGroupHeartbeatRequest, removal: Removal) -> Outcome:
     """Return the outcome of a heartbeat with epoch -1 or -2.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has the instance id.
     """
-    reply = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+    reply = consumer.ConsumerGroupHeartbeatResponse(
+        member_id=request.member_id, member_epoch=request.member_epoch
+    )
     instance_id = request.instance_id
     if instance_id is None:
         member = group.member(request.member_id)
@@ -67,7 +62,7 @@ def _away(member: ConsumerGroupMember) -> ConsumerGroupMember:
     )
 
 
-def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> ConsumerGroupMember:
+def member_to_remove(group: ConsumerGroup, request: consumer.LeaveGroupRequest) -> ConsumerGroupMember:
     """Return the member that an administrator means: by instance id if that is given, else by member id.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if both are given and differ.
@@ -80,7 +75,9 @@ def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> Consum
     return member
 
 
-def remove_members(group: ConsumerGroup, request: LeaveGroupBatchRequest, removal: Removal) -> Outcome:
+def remove_members(
+    group: ConsumerGroup, request: consumer.LeaveGroupBatchRequest, removal: Removal
+) -> Outcome:
     """LeaveGroup: remove those of several members that exist."""
     found: dict[MemberId, ConsumerGroupMember] = {}
     replies = []
@@ -92,10 +89,10 @@ def remove_members(group: ConsumerGroup, request: LeaveGroupBatchRequest, remova
         except ProtocolError as error:
             code = error.code
         replies.append(
-            LeaveGroupResponse(member_id=one.member_id, instance_id=one.instance_id, error_code=code)
+            consumer.LeaveGroupResponse(member_id=one.member_id, instance_id=one.instance_id, error_code=code)
         )
     records = removal(group, tuple(found.values())) if found else ()
-    return Outcome(records=records, reply=LeaveGroupBatchResponse(members=tuple(replies)))
+    return Outcome(records=records, reply=consumer.LeaveGroupBatchResponse(members=tuple(replies)))
 
 
 def removal_records(

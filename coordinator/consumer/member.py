@@ -6,15 +6,9 @@ import msgspec
 
 from fencepost.coordinator.consumer.states import STATES_BY_CODE, ConsumerGroupMemberState
 from fencepost.coordinator.epoch_groups import EpochMember
+from fencepost.coordinator.protocol import records
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
-from fencepost.coordinator.protocol.records import (
-    ClassicMemberMetadata,
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
-)
 
 STABLE = ConsumerGroupMemberState.STABLE
 """A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
@@ -26,10 +20,10 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     `assigned` and `pending_revocation` are disjoint, and no other member holds any of them.
     """
 
-    metadata_key = ConsumerGroupMemberMetadataKey
-    metadata_value = ConsumerGroupMemberMetadataValue
-    assignment_key = ConsumerGroupCurrentMemberAssignmentKey
-    assignment_value = ConsumerGroupCurrentMemberAssignmentValue
+    metadata_key = records.ConsumerGroupMemberMetadataKey
+    metadata_value = records.ConsumerGroupMemberMetadataValue
+    assignment_key = records.ConsumerGroupCurrentMemberAssignmentKey
+    assignment_value = records.ConsumerGroupCurrentMemberAssignmentValue
     nothing = NO_PARTITIONS
 
     subscribed_topic_names: tuple[str, ...] = ()
@@ -40,7 +34,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     state: ConsumerGroupMemberState = ConsumerGroupMemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
-    classic: ClassicMemberMetadata | None = None
+    classic: records.ClassicMemberMetadata | None = None
     """The data of a member that speaks the classic protocol; None for other members (KIP-848, Migration)."""
 
     @property
@@ -96,7 +90,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         )
 
     def with_assignment(
-        self, value: ConsumerGroupCurrentMemberAssignmentValue, target: Partitions = NO_PARTITIONS
+        self, value: records.ConsumerGroupCurrentMemberAssignmentValue, target: Partitions = NO_PARTITIONS
     ) -> ConsumerGroupMember:
         """Return the member after a CurrentMemberAssignment record.
 
@@ -125,7 +119,9 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         )
 
 
-def _assignment_epochs(value: ConsumerGroupCurrentMemberAssignmentValue) -> dict[TopicId, dict[int, int]]:
+def _assignment_epochs(
+    value: records.ConsumerGroupCurrentMemberAssignmentValue,
+) -> dict[TopicId, dict[int, int]]:
     """Return an epoch for each partition of the record, and for no other.
 
     :raises ValueError: if the record has a partition twice.

@@ -11,11 +11,7 @@ from typing import Any, Final, TypeAlias, get_args
 
 import msgspec
 
-from fencepost.coordinator.protocol.cluster_records import (
-    ClusterRecord,
-    ClusterRecordKey,
-    ClusterRecordValue,
-)
+from fencepost.coordinator.protocol import cluster_records
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
 from fencepost.coordinator.protocol.sac_records import SacRecord, SacRecordKey, SacRecordValue
@@ -25,11 +21,11 @@ from fencepost.coordinator.protocol.transaction_records import (
     TransactionValue,
 )
 
-JournalRecord: TypeAlias = Record | ClusterRecord | TransactionRecord | SacRecord
+JournalRecord: TypeAlias = Record | cluster_records.ClusterRecord | TransactionRecord | SacRecord
 """A record of any kind: of a group, of the cluster, of a transactional id, of single active consumers."""
 
-JournalKey: TypeAlias = RecordKey | ClusterRecordKey | TransactionKey | SacRecordKey
-JournalValue: TypeAlias = RecordValue | ClusterRecordValue | TransactionValue | SacRecordValue
+JournalKey: TypeAlias = RecordKey | cluster_records.ClusterRecordKey | TransactionKey | SacRecordKey
+JournalValue: TypeAlias = RecordValue | cluster_records.ClusterRecordValue | TransactionValue | SacRecordValue
 
 
 class _Pair(msgspec.Struct, array_like=True, gc=False):
@@ -48,7 +44,7 @@ _TAGS: dict[type, Any] = {
 }
 _RECORDS: dict[type, Any] = {
     **dict.fromkeys(get_args(RecordKey), Record),
-    **dict.fromkeys(get_args(ClusterRecordKey), ClusterRecord),
+    **dict.fromkeys(get_args(cluster_records.ClusterRecordKey), cluster_records.ClusterRecord),
     TransactionKey: TransactionRecord,
     **dict.fromkeys(get_args(SacRecordKey), SacRecord),
 }

@@ -10,14 +10,8 @@ from fencepost.coordinator.classic.states import ClassicGroupEvent
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE, JoinGroupProtocol
-from fencepost.coordinator.protocol.consumer_protocol import (
-    NEWEST_VERSION,
-    ConsumerProtocolAssignment,
-    MalformedConsumerProtocol,
-    version_of,
-    write_assignment,
-)
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
 from fencepost.coordinator.protocol.topics import TopicsImage
 
@@ -81,9 +75,11 @@ def assignment_bytes(subscription: bytes, partitions: Partitions, image: TopicsI
     Topics that were deleted are left out.
     """
     try:
-        version = max(0, min(version_of(subscription), NEWEST_VERSION))
-    except MalformedConsumerProtocol:
+        version = max(0, min(consumer_protocol.version_of(subscription), consumer_protocol.NEWEST_VERSION))
+    except consumer_protocol.MalformedConsumerProtocol:
         version = 0
     named = {image.name_of(topic_id): numbers for topic_id, numbers in partitions.items()}
     by_name = {name: numbers for name, numbers in named.items() if name is not None}
-    return write_assignment(ConsumerProtocolAssignment(partitions=dict(sorted(by_name.items()))), version)
+    return consumer_protocol.write_assignment(
+        consumer_protocol.ConsumerProtocolAssignment(partitions=dict(sorted(by_name.items()))), version
+    )

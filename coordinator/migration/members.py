@@ -18,19 +18,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.migration.downgrade import assignment_bytes
-from fencepost.coordinator.protocol.classic import (
-    CONSUMER_PROTOCOL_TYPE,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    MalformedConsumerProtocol,
-    read_subscription,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, partitions_of
 from fencepost.coordinator.protocol.records import ClassicMemberMetadata, Record
@@ -39,10 +27,10 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 
 def check_join(
     group: ConsumerGroup,
-    request: JoinGroupRequest,
+    request: classic.JoinGroupRequest,
     around: ConsumerHeartbeatContext,
     policy: ConsumerGroupMigrationPolicy,
-) -> ConsumerProtocolSubscription:
+) -> consumer_protocol.ConsumerProtocolSubscription:
     """Check that a classic consumer may join, and return its subscription.
 
     :raises ProtocolError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, or MEMBER_ID_REQUIRED.
@@ -50,18 +38,18 @@ def check_join(
     if policy is ConsumerGroupMigrationPolicy.DISABLED:
         raise _inconsistent(f"group {group.group_id} is a consumer group, and migration is disabled")
     validation.check_not_full(group, request.member_id, request.instance_id, around.max_size)
-    if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not _shares_a_protocol(group, request):
+    if request.protocol_type != classic.CONSUMER_PROTOCOL_TYPE or not _shares_a_protocol(group, request):
         raise _inconsistent("the member shares no protocol with the other classic members")
     dynamic = not request.member_id and request.instance_id is None
     if dynamic and request.api_version >= MEMBER_ID_REQUIRED_VERSION:
         raise ProtocolError(ErrorCode.MEMBER_ID_REQUIRED, "the member must join with the id it is given")
     try:
-        return read_subscription(request.protocols[0].metadata)
-    except MalformedConsumerProtocol as error:
+        return consumer_protocol.read_subscription(request.protocols[0].metadata)
+    except consumer_protocol.MalformedConsumerProtocol as error:
         raise _inconsistent(f"the member's subscription is malformed: {error}") from error
 
 
-def _shares_a_protocol(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
+def _shares_a_protocol(group: ConsumerGroup, request: classic.JoinGroupRequest) -> bool:
     names = {protocol.name for protocol in request.protocols}
     for member in group.members.values():
         if member.classic is not None:
@@ -72,8 +60,8 @@ def _shares_a_protocol(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
 def join(
     group: ConsumerGroup,
     soft: ConsumerGroupSoftState,
-    request: JoinGroupRequest,
-    subscription: ConsumerProtocolSubscription,
+    request: classic.JoinGroupRequest,
+    subscription: consumer_protocol.ConsumerProtocolSubscription,
     around: ConsumerHeartbeatContext,
 ) -> Evaluated:
     """Return the member after it joined, with its owned partitions, and the records of that.
@@ -108,7 +96,7 @@ def join(
 
 
 def _member(
-    group: ConsumerGroup, request: JoinGroupRequest
+    group: ConsumerGroup, request: classic.JoinGroupRequest
 ) -> tuple[ConsumerGroupMember, tuple[Record, ...]]:
     instance_id, member_id = request.instance_id, request.member_id or request.new_member_suffix
     if instance_id is None:
@@ -123,17 +111,19 @@ def _member(
     return heartbeat.replacement(group, holder, member_id)
 
 
-def joined(member: ConsumerGroupMember) -> JoinGroupResponse:
+def joined(member: ConsumerGroupMember) -> classic.JoinGroupResponse:
     """Return the response to a member that joined: it leads no member, and has no leader."""
-    return JoinGroupResponse(
+    return classic.JoinGroupResponse(
         generation=member.member_epoch,
-        protocol_type=CONSUMER_PROTOCOL_TYPE,
+        protocol_type=classic.CONSUMER_PROTOCOL_TYPE,
         protocol_name=_protocol(member)[0],
         member_id=member.member_id,
     )
 
 
-def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) -> SyncGroupResponse:
+def sync(
+    group: ConsumerGroup, request: classic.SyncGroupRequest, image: TopicsImage
+) -> classic.SyncGroupResponse:
     """Return the member's assignment.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
@@ -141,7 +131,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
     """
     member = _classic_member(group, request.member_id, request.instance_id, request.generation)
     name, data = _protocol(member)
-    if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
+    if request.protocol_type not in (None, classic.CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
         None,
         name,
     ):
@@ -152,14 +142,14 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
         and member.state is not ConsumerGroupMemberState.UNREVOKED_PARTITIONS
     ):
         raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, "there is a newer target")
-    return SyncGroupResponse(
+    return classic.SyncGroupResponse(
         protocol_type=request.protocol_type,
         protocol_name=request.protocol_name,
         assignment=assignment_bytes(data, member.assigned, image),
     )
 
 
-def alive(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
+def alive(group: ConsumerGroup, request: classic.HeartbeatRequest) -> bool:
     """Return true if the member may go on as it is; False if it must join again.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.

@@ -15,15 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    MEMBER_EPOCH_VERSION,
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    PartitionFence,
-)
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import (
     OffsetCommitKey,
@@ -36,12 +30,12 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 
 _NOT_THERE = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
-CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
+CommitFence: TypeAlias = Callable[[offsets.OffsetCommitRequest], offsets.PartitionFence | None]
 """Raises ProtocolError if the member may not commit at all; returns None if it may for any partition."""
 
 
 def commit(
-    request: OffsetCommitRequest,
+    request: offsets.OffsetCommitRequest,
     *,
     image: TopicsImage,
     fence: CommitFence,
@@ -56,7 +50,7 @@ def commit(
     }
     existing = [partition for partition, code in errors.items() if code is ErrorCode.NONE]
     if not existing:
-        return Outcome(reply=OffsetCommitResponse(errors=errors))
+        return Outcome(reply=offsets.OffsetCommitResponse(errors=errors))
     records = []
     try:
         partition_fence = fence(request)
@@ -71,29 +65,29 @@ def commit(
             records.append(_record(request, partition, position, topic_id, now_ms))
     except ProtocolError as refused:
         errors.update(dict.fromkeys(existing, refused.code))
-        return Outcome(reply=OffsetCommitResponse(errors=errors))
-    return Outcome(records=tuple(records), reply=OffsetCommitResponse(errors=errors))
+        return Outcome(reply=offsets.OffsetCommitResponse(errors=errors))
+    return Outcome(records=tuple(records), reply=offsets.OffsetCommitResponse(errors=errors))
 
 
-def rejected(request: OffsetCommitRequest, code: ErrorCode) -> OffsetCommitResponse:
+def rejected(request: offsets.OffsetCommitRequest, code: ErrorCode) -> offsets.OffsetCommitResponse:
     """Return the reply to a request that failed as a whole, such as one that reached no coordinator."""
-    return OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
+    return offsets.OffsetCommitResponse(errors=dict.fromkeys(request.offsets, code))
 
 
-def not_recorded(reply: OffsetCommitResponse, code: ErrorCode) -> OffsetCommitResponse:
+def not_recorded(reply: offsets.OffsetCommitResponse, code: ErrorCode) -> offsets.OffsetCommitResponse:
     """Return the reply to a commit whose records could not be appended.
 
     Partitions that do not exist keep their error: Kafka sorts them out before it asks the coordinator.
     """
     errors = {partition: found if found in _NOT_THERE else code for partition, found in reply.errors.items()}
-    return OffsetCommitResponse(errors=errors)
+    return offsets.OffsetCommitResponse(errors=errors)
 
 
 def that_count(
-    positions: Iterable[tuple[TopicPartition, OffsetAndMetadata]], metadata_max_bytes: int
-) -> dict[TopicPartition, OffsetAndMetadata]:
+    positions: Iterable[tuple[TopicPartition, offsets.OffsetAndMetadata]], metadata_max_bytes: int
+) -> dict[TopicPartition, offsets.OffsetAndMetadata]:
     """Return for each partition the last position whose metadata is not too large, or else the last one."""
-    chosen: dict[TopicPartition, OffsetAndMetadata] = {}
+    chosen: dict[TopicPartition, offsets.OffsetAndMetadata] = {}
     for partition, position in positions:
         before = chosen.setdefault(partition, position)
         if not _is_too_large(position, metadata_max_bytes) or _is_too_large(before, metadata_max_bytes):
@@ -101,14 +95,16 @@ def that_count(
     return chosen
 
 
-def code_of(position: OffsetAndMetadata, answered: ErrorCode, metadata_max_bytes: int) -> ErrorCode:
+def code_of(position: offsets.OffsetAndMetadata, answered: ErrorCode, metadata_max_bytes: int) -> ErrorCode:
     """Return the code of one position for a partition, if the position that counts got `answered`."""
     if answered is ErrorCode.NONE and _is_too_large(position, metadata_max_bytes):
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     return answered
 
 
-def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -> PartitionFence | None:
+def fence_without_members(
+    request: offsets.OffsetCommitRequest, *, group_exists: bool
+) -> offsets.PartitionFence | None:
     """Fence commits to a group that does not exist, or that consists of committed offsets only.
 
     A commit without an epoch comes from an administrator or from a consumer that assigns partitions to
@@ -120,7 +116,7 @@ def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -
         return None
     if group_exists:
         raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"group {request.group_id} has no members")
-    if request.api_version >= MEMBER_EPOCH_VERSION:
+    if request.api_version >= offsets.MEMBER_EPOCH_VERSION:
         raise ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, f"group {request.group_id} not found")
     raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, f"group {request.group_id} has no generation")
 
@@ -134,7 +130,7 @@ def _existence(partition: TopicPartition, topic: Topic | None, stated: TopicId |
     return ErrorCode.NONE
 
 
-def _is_too_large(position: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
+def _is_too_large(position: offsets.OffsetAndMetadata, metadata_max_bytes: int) -> bool:
     """Return true if the metadata is too large. Kafka compares offset.metadata.max.bytes with UTF-16 units,
     despite the name."""
     if 2 * len(position.metadata) <= metadata_max_bytes:  # a character has two units at most
@@ -143,9 +139,9 @@ def _is_too_large(position: OffsetAndMetadata, metadata_max_bytes: int) -> bool:
 
 
 def _record(
-    request: OffsetCommitRequest,
+    request: offsets.OffsetCommitRequest,
     partition: TopicPartition,
-    position: OffsetAndMetadata,
+    position: offsets.OffsetAndMetadata,
     topic_id: TopicId,
     now_ms: int,
 ) -> Record:

@@ -10,18 +10,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
-    StreamsGroupMetadataKey,
-    StreamsGroupMetadataValue,
-    StreamsGroupRecordKey,
-    StreamsGroupRecordValue,
-    StreamsGroupTargetAssignmentMetadataValue,
-)
 
 
 class OffsetCommitKey(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
@@ -210,7 +200,7 @@ RecordKey: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentKey
     | ConsumerGroupRegularExpressionKey
     | PendingOffsetCommitKey
-    | StreamsGroupRecordKey
+    | streams_records.StreamsGroupRecordKey
 )
 RecordValue: TypeAlias = (
     OffsetCommitValue
@@ -222,23 +212,26 @@ RecordValue: TypeAlias = (
     | ConsumerGroupCurrentMemberAssignmentValue
     | ConsumerGroupRegularExpressionValue
     | PendingOffsetCommitValue
-    | StreamsGroupRecordValue
+    | streams_records.StreamsGroupRecordValue
 )
 
 
 # Records of consumer groups and of streams groups that mean the same, by their keys or their values.
-GROUP_KEYS: Final = (ConsumerGroupMetadataKey, StreamsGroupMetadataKey)
-MEMBER_KEYS: Final = (ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
-MEMBER_VALUES: Final = (ConsumerGroupMemberMetadataValue, StreamsGroupMemberMetadataValue)
-ASSIGNMENT_KEYS: Final = (ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
+GROUP_KEYS: Final = (ConsumerGroupMetadataKey, streams_records.StreamsGroupMetadataKey)
+MEMBER_KEYS: Final = (ConsumerGroupMemberMetadataKey, streams_records.StreamsGroupMemberMetadataKey)
+MEMBER_VALUES: Final = (ConsumerGroupMemberMetadataValue, streams_records.StreamsGroupMemberMetadataValue)
+ASSIGNMENT_KEYS: Final = (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    streams_records.StreamsGroupCurrentMemberAssignmentKey,
+)
 ASSIGNMENT_VALUES: Final = (
     ConsumerGroupCurrentMemberAssignmentValue,
-    StreamsGroupCurrentMemberAssignmentValue,
+    streams_records.StreamsGroupCurrentMemberAssignmentValue,
 )
-EPOCH_VALUES: Final = (ConsumerGroupMetadataValue, StreamsGroupMetadataValue)
+EPOCH_VALUES: Final = (ConsumerGroupMetadataValue, streams_records.StreamsGroupMetadataValue)
 TARGET_VALUES: Final = (
     ConsumerGroupTargetAssignmentMetadataValue,
-    StreamsGroupTargetAssignmentMetadataValue,
+    streams_records.StreamsGroupTargetAssignmentMetadataValue,
 )
 
 

@@ -7,21 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.host import CoordinatorClock, CoordinatorHost, HostHooks
-from fencepost.coordinator.protocol.sac import (
-    ActivateConsumer,
-    CheckConnection,
-    ConnectionDown,
-    ConnectionId,
-    ConnectionReconnected,
-    DownReason,
-    NodeUp,
-    NotifyConsumer,
-    RegisterConsumer,
-    SacCommand,
-    SacReply,
-    UnregisterConsumer,
-    node_of,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, SacCoordinatorUnreachable
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
@@ -49,29 +35,29 @@ class Groups(HostHooks):
         """Called when a group has changed, or the state of one of its consumers."""
         self._later = later
         self._cut: dict[str, None] = {}
-        self._sessions: dict[ConnectionId, RabbitSession] = {}
-        self._messages: deque[NotifyConsumer | CheckConnection] = deque()
-        self._ended: deque[ConnectionId] = deque()
+        self._sessions: dict[sac.ConnectionId, RabbitSession] = {}
+        self._messages: deque[sac.NotifyConsumer | sac.CheckConnection] = deque()
+        self._ended: deque[sac.ConnectionId] = deque()
         """Connections that ended, until their groups know it. The first one is being handled."""
 
-    def connection_id(self, session: RabbitSession) -> ConnectionId:
+    def connection_id(self, session: RabbitSession) -> sac.ConnectionId:
         """Return the name by which the coordinator knows a connection."""
         return f"{session.number}@{session.socket.node}"
 
-    def session_of(self, connection: ConnectionId) -> RabbitSession | None:
+    def session_of(self, connection: sac.ConnectionId) -> RabbitSession | None:
         """Return the connection behind a name, if it is open."""
         return self._sessions.get(connection)
 
-    def process(self, event: SacInput) -> SacReply | None:
+    def process(self, event: SacInput) -> sac.SacReply | None:
         """Run one step of the coordinator: apply its records, then carry out its effects."""
-        reply: SacReply | None = self._host.process(event).reply
+        reply: sac.SacReply | None = self._host.process(event).reply
         return reply
 
     def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
         """Queue messages for connections, and report changed groups."""
         was_quiet = not self._messages
         self._messages.extend(
-            each for each in outcome.effects if isinstance(each, NotifyConsumer | CheckConnection)
+            each for each in outcome.effects if isinstance(each, sac.NotifyConsumer | sac.CheckConnection)
         )
         if self._messages and was_quiet:
             self._later(self._deliver_all)
@@ -94,25 +80,25 @@ class Groups(HostHooks):
         try:
             for _ in range(min(len(self._messages), _MESSAGES_PER_TURN)):
                 message = self._messages.popleft()
-                if node_of(message.connection) not in self._cut:
+                if sac.node_of(message.connection) not in self._cut:
                     self._deliver(message)
         finally:
             if self._messages:  # those of other turns; one that fails must not hold up the others
                 self._later(self._deliver_all)
             self.on_change()
 
-    def _deliver(self, message: NotifyConsumer | CheckConnection) -> None:
+    def _deliver(self, message: sac.NotifyConsumer | sac.CheckConnection) -> None:
         connection = message.connection
         session = self._sessions.get(connection)
-        if isinstance(message, NotifyConsumer):
+        if isinstance(message, sac.NotifyConsumer):
             if session is not None:
                 self._notify(session, message)
         elif session is not None:
-            self.process(ConnectionReconnected(connection))
+            self.process(sac.ConnectionReconnected(connection))
         else:
-            self.process(ConnectionDown(connection, DownReason.NOPROC))
+            self.process(sac.ConnectionDown(connection, sac.DownReason.NOPROC))
 
-    def _notify(self, session: RabbitSession, message: NotifyConsumer) -> None:
+    def _notify(self, session: RabbitSession, message: sac.NotifyConsumer) -> None:
         consumer = session.consumers.get(message.subscription_id)
         if consumer is not None and consumer.is_of(message.stream, message.consumer_name):
             consumer.update(active=message.active)
@@ -130,16 +116,16 @@ class Groups(HostHooks):
         """Cut a node off from the others. Its clients continue."""
         if node not in self._cut:
             self._cut[node] = None
-            for connection in [each for each in self._sessions if node_of(each) == node]:
-                self.process(ConnectionDown(connection, DownReason.NOCONNECTION))
+            for connection in [each for each in self._sessions if sac.node_of(each) == node]:
+                self.process(sac.ConnectionDown(connection, sac.DownReason.NOCONNECTION))
 
     def heal(self, node: str) -> None:
         """Connect a node again; its connections are asked whether they are alive."""
         if node in self._cut:
             del self._cut[node]
-            self.process(NodeUp(node))
+            self.process(sac.NodeUp(node))
 
-    def _ask(self, session: RabbitSession, command: SacCommand) -> SacReply:
+    def _ask(self, session: RabbitSession, command: sac.SacCommand) -> sac.SacReply:
         if session.socket.node in self._cut:
             raise SacCoordinatorUnreachable(f"node {session.socket.node} is cut off")
         reply = self.process(command)
@@ -158,7 +144,7 @@ class Groups(HostHooks):
         self._sessions[connection] = session
         reply = self._ask(
             session,
-            RegisterConsumer(
+            sac.RegisterConsumer(
                 vhost=session.virtual_host,
                 stream=consumer.stream.name,
                 consumer_name=consumer.name,
@@ -176,7 +162,7 @@ class Groups(HostHooks):
         """Remove a consumer from its group."""
         self._ask(
             session,
-            UnregisterConsumer(
+            sac.UnregisterConsumer(
                 vhost=session.virtual_host,
                 stream=consumer.stream.name,
                 consumer_name=consumer.name,
@@ -190,7 +176,7 @@ class Groups(HostHooks):
         self._activate(session, consumer.stream.name, consumer.name)
 
     def _activate(self, session: RabbitSession, stream: str, name: str) -> None:
-        command = ActivateConsumer(vhost=session.virtual_host, stream=stream, consumer_name=name)
+        command = sac.ActivateConsumer(vhost=session.virtual_host, stream=stream, consumer_name=name)
         self._ask(session, command)
 
     def connection_down(self, session: RabbitSession) -> None:
@@ -205,7 +191,7 @@ class Groups(HostHooks):
     def _end_next(self) -> None:
         """Let the groups of one connection choose again. If many end together, each has a turn of its own."""
         try:
-            self.process(ConnectionDown(self._ended[0]))
+            self.process(sac.ConnectionDown(self._ended[0]))
         finally:
             self._later(self._ended_one)
 

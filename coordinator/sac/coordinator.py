@@ -11,36 +11,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import DeadlineReached
-from fencepost.coordinator.protocol.sac import (
-    DISCONNECTED_TIMEOUT,
-    ActivateConsumer,
-    CheckConnection,
-    ConnectionDown,
-    ConnectionId,
-    ConnectionReconnected,
-    DemonitorConnection,
-    DisconnectedTimeout,
-    DownReason,
-    EvaluateGroup,
-    LeaderChanged,
-    MonitorConnection,
-    MonitorNode,
-    NodeUp,
-    PurgeNodes,
-    RegisterConsumer,
-    SacCommand,
-    SacEffect,
-    SacError,
-    SacEvent,
-    SacReply,
-    StartTimer,
-    Tick,
-    UnregisterConsumer,
-    UpdateConfiguration,
-    node_of,
-)
 from fencepost.coordinator.protocol.sac_records import (
     SacConfigurationKey,
     SacConfigurationValue,
@@ -53,9 +26,9 @@ from fencepost.coordinator.protocol.sac_records import (
 from fencepost.coordinator.sac.draft import GroupDraft
 from fencepost.coordinator.sac.state import SacState
 
-SacInput: TypeAlias = SacCommand | SacEvent | DeadlineReached
+SacInput: TypeAlias = sac.SacCommand | sac.SacEvent | DeadlineReached
 
-OK = SacReply()
+OK = sac.SacReply()
 _RETRY_MS = 1_000
 """Time after which a timer runs again if its records could not be written, in ms."""
 
@@ -65,8 +38,8 @@ class SacOutcome(msgspec.Struct, frozen=True, gc=False):
 
     records: tuple[SacRecord, ...] = ()
     """One atomic batch; to be durable before anything below is seen by anyone."""
-    reply: SacReply | None = None
-    effects: tuple[SacEffect, ...] = ()
+    reply: sac.SacReply | None = None
+    effects: tuple[sac.SacEffect, ...] = ()
 
 
 class _Step:
@@ -76,11 +49,11 @@ class _Step:
         self.state = state
         self.now_ms = now_ms
         self.drafts: dict[SacGroupKey, GroupDraft] = {}
-        self.index: dict[ConnectionId, Iterable[SacGroupKey]] = {}
+        self.index: dict[sac.ConnectionId, Iterable[SacGroupKey]] = {}
         """The new index entries of connections, where the event sets them."""
         self.rebuilt = False
         """True if the event makes the index of all connections agree with the groups."""
-        self.first: list[SacEffect] = []
+        self.first: list[sac.SacEffect] = []
         """Effects to be placed before those of the groups."""
         self.records: list[SacRecord] = []
 
@@ -101,14 +74,14 @@ class _Step:
             draft = self.drafts[key] = GroupDraft(key, SacGroupValue(partition_index, ()), self.now_ms)
         return draft
 
-    def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+    def has_members(self, connection: sac.ConnectionId, key: SacGroupKey) -> bool:
         """Return true if a connection has members in a group, as changed by this step so far."""
         draft = self.drafts.get(key)
         if draft is None:
             return self.state.has_members(connection, key)
         return bool(draft.places_of(connection))
 
-    def outcome(self, reply: SacReply | None) -> SacOutcome:
+    def outcome(self, reply: sac.SacReply | None) -> SacOutcome:
         """Return the outcome of the step."""
         records = self.records
         records += [SacRecord(key, each.value()) for key, each in self.drafts.items() if each.changed]
@@ -122,7 +95,7 @@ class _Step:
             effects += draft.effects
         return SacOutcome(tuple(records), reply, tuple(effects))
 
-    def _record_index(self, connection: ConnectionId, groups: list[SacGroupKey]) -> None:
+    def _record_index(self, connection: sac.ConnectionId, groups: list[SacGroupKey]) -> None:
         """Write a connection's record: it has one only if its groups are not those that it has members in."""
         known = dict.fromkeys((*self.state.groups_of(connection), *self.drafts))
         members = sorted(key for key in known if self.has_members(connection, key))
@@ -143,20 +116,20 @@ class SacCoordinator:
     def __init__(self) -> None:
         self.state = SacState()
         """The state, for listings and checkers."""
-        self._due: ConnectionId | None = None
-        self._handlers: Mapping[type, Callable[[Any, _Step], SacReply | None]] = {
-            RegisterConsumer: _register,
-            UnregisterConsumer: _unregister,
-            ActivateConsumer: _activate,
-            ConnectionReconnected: _reconnected,
-            PurgeNodes: _purge,
-            UpdateConfiguration: _configure,
-            EvaluateGroup: _evaluate,
-            ConnectionDown: _down,
-            NodeUp: _node_up,
-            DisconnectedTimeout: _timeout,
-            LeaderChanged: _leader_changed,
-            Tick: _tick,
+        self._due: sac.ConnectionId | None = None
+        self._handlers: Mapping[type, Callable[[Any, _Step], sac.SacReply | None]] = {
+            sac.RegisterConsumer: _register,
+            sac.UnregisterConsumer: _unregister,
+            sac.ActivateConsumer: _activate,
+            sac.ConnectionReconnected: _reconnected,
+            sac.PurgeNodes: _purge,
+            sac.UpdateConfiguration: _configure,
+            sac.EvaluateGroup: _evaluate,
+            sac.ConnectionDown: _down,
+            sac.NodeUp: _node_up,
+            sac.DisconnectedTimeout: _timeout,
+            sac.LeaderChanged: _leader_changed,
+            sac.Tick: _tick,
             DeadlineReached: self._deadline_reached,
         }
 
@@ -164,7 +137,7 @@ class SacCoordinator:
         """Return the outcome of an event. An unknown command or event gets UNKNOWN_COMMAND."""
         handler = self._handlers.get(type(event))
         if handler is None:
-            return SacOutcome(reply=SacReply(error=SacError.UNKNOWN_COMMAND))
+            return SacOutcome(reply=sac.SacReply(error=sac.SacError.UNKNOWN_COMMAND))
         step = _Step(self.state, now_ms)
         return step.outcome(handler(event, step))
 
@@ -194,8 +167,8 @@ class SacCoordinator:
         """Return the outcome in place of one that could not be written: nothing happened."""
         if isinstance(event, DeadlineReached) and self._due is not None:
             self.state.timers.set(self._due, now_ms + _RETRY_MS)
-        command = isinstance(event, SacCommand)
-        return SacOutcome(reply=SacReply(error=SacError.COORDINATOR_UNAVAILABLE) if command else None)
+        command = isinstance(event, sac.SacCommand)
+        return SacOutcome(reply=sac.SacReply(error=sac.SacError.COORDINATOR_UNAVAILABLE) if command else None)
 
     def hard_state(self) -> dict[str, Any]:
         """Return all state from records, to compare with another coordinator's."""
@@ -205,34 +178,36 @@ class SacCoordinator:
         """Run the most overdue timer."""
         self._due = self.state.timers.pop_due(step.now_ms)
         if self._due is not None:
-            _timeout(DisconnectedTimeout(self._due), step)
+            _timeout(sac.DisconnectedTimeout(self._due), step)
 
 
 # -- commands ---------------------------------------------------------------------------------------------
 
 
-def _key(command: RegisterConsumer | UnregisterConsumer | ActivateConsumer | EvaluateGroup) -> SacGroupKey:
+def _key(
+    command: sac.RegisterConsumer | sac.UnregisterConsumer | sac.ActivateConsumer | sac.EvaluateGroup,
+) -> SacGroupKey:
     return SacGroupKey(command.vhost, command.stream, command.consumer_name)
 
 
-def _register(command: RegisterConsumer, step: _Step) -> SacReply:
+def _register(command: sac.RegisterConsumer, step: _Step) -> sac.SacReply:
     """Register a consumer. Its connection is watched even if the group has another partition index."""
     key, connection = _key(command), command.connection
-    step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
+    step.first += [sac.MonitorConnection(connection), sac.MonitorNode(sac.node_of(connection))]
     present = step.state.members_of(connection, key)
     group = step.open(key, command.partition_index)
     if group.partition_index == command.partition_index:
-        reply = SacReply(is_active=group.register(command, present))
+        reply = sac.SacReply(is_active=group.register(command, present))
         agrees = connection not in step.state.strays
     else:
-        reply = SacReply(error=SacError.PARTITION_INDEX_CONFLICT)
+        reply = sac.SacReply(error=sac.SacError.PARTITION_INDEX_CONFLICT)
         agrees = False
     if not agrees:
         step.index[connection] = {*step.state.indexed(connection), key}
     return reply
 
 
-def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
+def _unregister(command: sac.UnregisterConsumer, step: _Step) -> sac.SacReply:
     """Remove a consumer; the reply is ok even if there was no such consumer."""
     key, connection = _key(command), command.connection
     group = step.draft(key)
@@ -248,28 +223,28 @@ def _unregister(command: UnregisterConsumer, step: _Step) -> SacReply:
     else:  # its index is the groups that it has members in, and stays so
         is_over = left and step.state.is_only_in(connection, key)
     if step.state.is_indexed(connection) and is_over:
-        step.first.append(DemonitorConnection(connection))
+        step.first.append(sac.DemonitorConnection(connection))
     return OK
 
 
-def _activate(command: ActivateConsumer, step: _Step) -> SacReply:
+def _activate(command: sac.ActivateConsumer, step: _Step) -> sac.SacReply:
     group = step.draft(_key(command))
     if group is None:
-        return SacReply(error=SacError.NOT_FOUND)
+        return sac.SacReply(error=sac.SacError.NOT_FOUND)
     group.activate()
     return OK
 
 
-def _reconnected(command: ConnectionReconnected, step: _Step) -> SacReply:
+def _reconnected(command: sac.ConnectionReconnected, step: _Step) -> sac.SacReply:
     connection = command.connection
-    step.first += [MonitorConnection(connection), MonitorNode(node_of(connection))]
+    step.first += [sac.MonitorConnection(connection), sac.MonitorNode(sac.node_of(connection))]
     step.rebuilt = True
     for group in _groups(step, step.state.groups_of(connection)):
         group.reconnect(connection)
     return OK
 
 
-def _purge(command: PurgeNodes, step: _Step) -> SacReply:
+def _purge(command: sac.PurgeNodes, step: _Step) -> sac.SacReply:
     """Connection after connection: an early one may promote a consumer that a later one takes away."""
     step.rebuilt = True
     for node in command.nodes:
@@ -279,16 +254,16 @@ def _purge(command: PurgeNodes, step: _Step) -> SacReply:
     return OK
 
 
-def _configure(command: UpdateConfiguration, step: _Step) -> SacReply:
+def _configure(command: sac.UpdateConfiguration, step: _Step) -> sac.SacReply:
     step.records.append(SacRecord(SacConfigurationKey(), SacConfigurationValue(dict(command.conf))))
     return OK
 
 
-def _evaluate(command: EvaluateGroup, step: _Step) -> SacReply:
+def _evaluate(command: sac.EvaluateGroup, step: _Step) -> sac.SacReply:
     step.rebuilt = True
     group = step.draft(_key(command))
     if group is None:
-        return SacReply(error=SacError.NOT_FOUND)
+        return sac.SacReply(error=sac.SacError.NOT_FOUND)
     group.evaluate(frozenset(command.dead))
     return OK
 
@@ -301,16 +276,16 @@ def _groups(step: _Step, keys: Iterable[SacGroupKey]) -> list[GroupDraft]:
     return [draft for draft in drafts if draft is not None]
 
 
-def _down(event: ConnectionDown, step: _Step) -> SacReply:
+def _down(event: sac.ConnectionDown, step: _Step) -> sac.SacReply:
     """Acted upon once: a connection whose node was lost is indexed again when the node is back."""
     connection = event.connection
-    lost = event.reason == DownReason.NOCONNECTION
+    lost = event.reason == sac.DownReason.NOCONNECTION
     if lost:
-        step.first.append(MonitorNode(node_of(connection)))
+        step.first.append(sac.MonitorNode(sac.node_of(connection)))
     if not step.state.is_indexed(connection):
         return OK
     if lost:
-        step.first.append(StartTimer(connection, step.state.disconnected_timeout_ms))
+        step.first.append(sac.StartTimer(connection, step.state.disconnected_timeout_ms))
     if lost or connection in step.state.strays:
         step.index[connection] = ()
     for group in _groups(step, step.state.indexed(connection)):
@@ -321,35 +296,35 @@ def _down(event: ConnectionDown, step: _Step) -> SacReply:
     return OK
 
 
-def _node_up(event: NodeUp, step: _Step) -> SacReply:
+def _node_up(event: sac.NodeUp, step: _Step) -> sac.SacReply:
     for connection in step.state.connections_on(event.node):
-        step.first += [CheckConnection(connection), MonitorConnection(connection)]
+        step.first += [sac.CheckConnection(connection), sac.MonitorConnection(connection)]
         if connection in step.state.strays:
             step.index[connection] = step.state.groups_of(connection)
     return OK
 
 
-def _timeout(event: DisconnectedTimeout, step: _Step) -> SacReply:
+def _timeout(event: sac.DisconnectedTimeout, step: _Step) -> sac.SacReply:
     for group in _groups(step, step.state.groups_of(event.connection)):
         group.forget(event.connection)
     return OK
 
 
-def _leader_changed(_: LeaderChanged, step: _Step) -> None:
+def _leader_changed(_: sac.LeaderChanged, step: _Step) -> None:
     """Watching and timing is soft: set all of it up again."""
     state = step.state
-    step.first += [MonitorConnection(connection) for connection in state.index()]
-    step.first += [MonitorNode(node) for node in state.nodes]
+    step.first += [sac.MonitorConnection(connection) for connection in state.index()]
+    step.first += [sac.MonitorNode(node) for node in state.nodes]
     for connection in state.away:
         deadline_ms = state.timers.deadline_of(connection)
         if deadline_ms is not None:
-            step.first.append(StartTimer(connection, max(0, deadline_ms - step.now_ms)))
+            step.first.append(sac.StartTimer(connection, max(0, deadline_ms - step.now_ms)))
 
 
-def _tick(event: Tick, step: _Step) -> None:
+def _tick(event: sac.Tick, step: _Step) -> None:
     """Purge nodes with members that are not in the cluster."""
     stale = tuple(node for node in step.state.nodes if node not in event.nodes)
     if stale and event.nodes:
-        _purge(PurgeNodes(stale), step)
-    if step.state.conf.get(DISCONNECTED_TIMEOUT) != event.disconnected_timeout_ms:
-        _configure(UpdateConfiguration({DISCONNECTED_TIMEOUT: event.disconnected_timeout_ms}), step)
+        _purge(sac.PurgeNodes(stale), step)
+    if step.state.conf.get(sac.DISCONNECTED_TIMEOUT) != event.disconnected_timeout_ms:
+        _configure(sac.UpdateConfiguration({sac.DISCONNECTED_TIMEOUT: event.disconnected_timeout_ms}), step)

@@ -8,38 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from fencepost.coordinator.protocol.sac import (
-    SIMPLE,
-    ConnectionId,
-    ConsumerStatus,
-    NotifyConsumer,
-    RegisterConsumer,
-    SacEffect,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE, ConsumerEvent
 
 # Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
-UNREGISTERED = ConsumerStatus.UNREGISTERED
-C_WAITING, C_ACTIVE = ConsumerStatus.CONNECTED_WAITING, ConsumerStatus.CONNECTED_ACTIVE
-C_DEACTIVATING = ConsumerStatus.CONNECTED_DEACTIVATING
-D_WAITING, D_ACTIVE = ConsumerStatus.DISCONNECTED_WAITING, ConsumerStatus.DISCONNECTED_ACTIVE
-F_WAITING, F_ACTIVE = ConsumerStatus.FORGOTTEN_WAITING, ConsumerStatus.FORGOTTEN_ACTIVE
+UNREGISTERED = sac.ConsumerStatus.UNREGISTERED
+C_WAITING, C_ACTIVE = sac.ConsumerStatus.CONNECTED_WAITING, sac.ConsumerStatus.CONNECTED_ACTIVE
+C_DEACTIVATING = sac.ConsumerStatus.CONNECTED_DEACTIVATING
+D_WAITING, D_ACTIVE = sac.ConsumerStatus.DISCONNECTED_WAITING, sac.ConsumerStatus.DISCONNECTED_ACTIVE
+F_WAITING, F_ACTIVE = sac.ConsumerStatus.FORGOTTEN_WAITING, sac.ConsumerStatus.FORGOTTEN_ACTIVE
 
 _E = ConsumerEvent
 
 
-def is_active(status: ConsumerStatus) -> bool:
+def is_active(status: sac.ConsumerStatus) -> bool:
     """Return true if the consumer is active as far as the group knows: no other may become active."""
     return status is C_ACTIVE or status is C_DEACTIVATING or status is D_ACTIVE
 
 
-def is_connected(status: ConsumerStatus) -> bool:
+def is_connected(status: sac.ConsumerStatus) -> bool:
     """Return true if the consumer may be chosen."""
     return status is C_ACTIVE or status is C_WAITING or status is C_DEACTIVATING
 
 
-def is_disconnected(status: ConsumerStatus) -> bool:
+def is_disconnected(status: sac.ConsumerStatus) -> bool:
     """Return true if the consumer's timer runs."""
     return status is D_ACTIVE or status is D_WAITING
 
@@ -53,7 +46,7 @@ class GroupDraft:
         self.key = key
         self.partition_index = value.partition_index
         self.consumers = list(value.consumers)
-        self.effects: list[SacEffect] = []
+        self.effects: list[sac.SacEffect] = []
         self.changed = False
         self._now_ms = now_ms
 
@@ -85,17 +78,17 @@ class GroupDraft:
             for place, status in enumerate(statuses)
             if status is C_WAITING or status is C_ACTIVE or status is C_DEACTIVATING
         ]
-        if not eligible or self.partition_index < SIMPLE:
+        if not eligible or self.partition_index < sac.SIMPLE:
             return None
-        return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
+        return eligible[0 if self.partition_index == sac.SIMPLE else self.partition_index % len(eligible)]
 
-    def places_of(self, connection: ConnectionId) -> list[int]:
+    def places_of(self, connection: sac.ConnectionId) -> list[int]:
         """Return the places of the connection's consumers."""
         return [place for place, each in enumerate(self.consumers) if each.connection == connection]
 
     # -- one consumer ---------------------------------------------------------------------------------------
 
-    def _move(self, place: int, event: ConsumerEvent, target: ConsumerStatus) -> None:
+    def _move(self, place: int, event: ConsumerEvent, target: sac.ConsumerStatus) -> None:
         """Set a status, along an arrow of the table; an unchanged status needs no arrow."""
         one = self.consumers[place]
         SAC_CONSUMER_TABLE.check(one.status, event, target)
@@ -107,7 +100,7 @@ class GroupDraft:
     def _notify(self, place: int, *, active: bool) -> None:
         one = self.consumers[place]
         self.effects.append(
-            NotifyConsumer(
+            sac.NotifyConsumer(
                 connection=one.connection,
                 subscription_id=one.subscription_id,
                 stream=self.key.stream,
@@ -144,9 +137,9 @@ class GroupDraft:
     def rebalance(self) -> None:
         """Bring the right consumer to be active: in a super stream the wrong one has to step down before."""
         current = self.current()
-        if self.partition_index < SIMPLE:
+        if self.partition_index < sac.SIMPLE:
             return
-        if self.partition_index == SIMPLE:
+        if self.partition_index == sac.SIMPLE:
             if current is not None:
                 if current:
                     self.consumers.insert(0, self.consumers.pop(current))
@@ -175,7 +168,7 @@ class GroupDraft:
         """Choose again after a removal. No consumer has to step down if the active one was removed."""
         if not self.consumers:
             return
-        if self.partition_index == SIMPLE:
+        if self.partition_index == sac.SIMPLE:
             if active_removed:
                 self._promote()
                 self._notify_current()
@@ -189,11 +182,11 @@ class GroupDraft:
 
     # -- commands and events --------------------------------------------------------------------------------
 
-    def register(self, command: RegisterConsumer, present: int) -> bool:
+    def register(self, command: sac.RegisterConsumer, present: int) -> bool:
         """Add a consumer, and return true if it is active. A consumer that is already registered is
         unchanged. `present` is the number of consumers that the connection has in the group."""
         known = self._known_place(command.connection, command.subscription_id, present)
-        if self.partition_index == SIMPLE:
+        if self.partition_index == sac.SIMPLE:
             first = self.current() is None
             if known is None:
                 known = self._add(command, C_ACTIVE if first else C_WAITING)
@@ -208,13 +201,13 @@ class GroupDraft:
         self.rebalance()
         return is_active(self.consumers[known].status)
 
-    def _place_of(self, connection: ConnectionId, subscription_id: int) -> int | None:
+    def _place_of(self, connection: sac.ConnectionId, subscription_id: int) -> int | None:
         for place, one in enumerate(self.consumers):
             if one.connection == connection and one.subscription_id == subscription_id:
                 return place
         return None
 
-    def _known_place(self, connection: ConnectionId, subscription_id: int, present: int) -> int | None:
+    def _known_place(self, connection: sac.ConnectionId, subscription_id: int, present: int) -> int | None:
         """Do the same as `_place_of`, from the end: the newest consumers of a connection are near it."""
         place = len(self.consumers)
         while present:
@@ -226,7 +219,7 @@ class GroupDraft:
                 present -= 1
         return None
 
-    def _add(self, command: RegisterConsumer, status: ConsumerStatus) -> int:
+    def _add(self, command: sac.RegisterConsumer, status: sac.ConsumerStatus) -> int:
         SAC_CONSUMER_TABLE.check(UNREGISTERED, _E.REGISTERED, status)
         self.consumers.append(
             SacConsumer(command.connection, command.subscription_id, command.owner, status, self._now_ms)
@@ -234,13 +227,13 @@ class GroupDraft:
         self.changed = True
         return len(self.consumers) - 1
 
-    def unregister(self, connection: ConnectionId, subscription_id: int) -> None:
+    def unregister(self, connection: sac.ConnectionId, subscription_id: int) -> None:
         """Remove one consumer, if it is there."""
         place = self._place_of(connection, subscription_id)
         if place is not None:
             self._remove([place])
 
-    def end_connection(self, connection: ConnectionId) -> None:
+    def end_connection(self, connection: sac.ConnectionId) -> None:
         """Remove all consumers of a connection that ended. Without any, the group is unchanged."""
         if places := self.places_of(connection):
             self._remove(places)
@@ -254,7 +247,7 @@ class GroupDraft:
             self.changed = True
         self._after_removal(active_removed=active_removed)
 
-    def lose_connection(self, connection: ConnectionId) -> None:
+    def lose_connection(self, connection: sac.ConnectionId) -> None:
         """Disconnect a connection whose node can't be reached. If a consumer was stepping down, choose again:
         it will not respond."""
         stepping_down = False
@@ -266,7 +259,7 @@ class GroupDraft:
         if stepping_down:
             self.rebalance()
 
-    def forget(self, connection: ConnectionId) -> None:
+    def forget(self, connection: sac.ConnectionId) -> None:
         """End a connection's timeout: the group continues without its disconnected consumers."""
         forgotten = False
         for place in self.places_of(connection):
@@ -277,7 +270,7 @@ class GroupDraft:
         if forgotten:
             self.rebalance()
 
-    def reconnect(self, connection: ConnectionId) -> None:
+    def reconnect(self, connection: sac.ConnectionId) -> None:
         """Connect a connection again. If it was forgotten while active, the active consumer is unknown: all
         step down."""
         mine = self.places_of(connection)
@@ -312,7 +305,7 @@ class GroupDraft:
             self._activate(target)
             self._notify(target, active=True)
 
-    def evaluate(self, dead: Collection[ConnectionId]) -> None:
+    def evaluate(self, dead: Collection[sac.ConnectionId]) -> None:
         """Keep those that are connected and not dead, and choose again."""
         kept = [one for one in self.consumers if is_connected(one.status) and one.connection not in dead]
         self.changed = self.changed or len(kept) != len(self.consumers)

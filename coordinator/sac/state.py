@@ -10,12 +10,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from fencepost.coordinator.protocol.sac import (
-    DEFAULT_DISCONNECTED_TIMEOUT_MS,
-    DISCONNECTED_TIMEOUT,
-    ConnectionId,
-    node_of,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import (
     SacConfigurationKey,
     SacConfigurationValue,
@@ -51,22 +46,22 @@ class SacState:
         self._groups: dict[SacGroupKey, SacGroupValue] = {}
         self.groups: Mapping[SacGroupKey, SacGroupValue] = MappingProxyType(self._groups)
         """All groups that have members."""
-        self._strays: dict[ConnectionId, tuple[SacGroupKey, ...]] = {}
-        self.strays: Mapping[ConnectionId, tuple[SacGroupKey, ...]] = MappingProxyType(self._strays)
+        self._strays: dict[sac.ConnectionId, tuple[SacGroupKey, ...]] = {}
+        self.strays: Mapping[sac.ConnectionId, tuple[SacGroupKey, ...]] = MappingProxyType(self._strays)
         """Connections whose end is acted upon in other groups than those that they have members in."""
-        self.conf: dict[str, int] = {DISCONNECTED_TIMEOUT: DEFAULT_DISCONNECTED_TIMEOUT_MS}
-        self.timers: Timers[ConnectionId] = Timers()
+        self.conf: dict[str, int] = {sac.DISCONNECTED_TIMEOUT: sac.DEFAULT_DISCONNECTED_TIMEOUT_MS}
+        self.timers: Timers[sac.ConnectionId] = Timers()
         """Soft: when connections that are away are forgotten."""
-        self._groups_of: dict[ConnectionId, dict[SacGroupKey, int]] = {}
+        self._groups_of: dict[sac.ConnectionId, dict[SacGroupKey, int]] = {}
         """Number of a connection's members in each group."""
-        self._nodes: dict[str, dict[ConnectionId, None]] = {}
-        self._away: dict[ConnectionId, dict[SacGroupKey, int]] = {}
+        self._nodes: dict[str, dict[sac.ConnectionId, None]] = {}
+        self._away: dict[sac.ConnectionId, dict[SacGroupKey, int]] = {}
         """Since when a connection is away, in each group that has disconnected members of it."""
 
     @property
     def disconnected_timeout_ms(self) -> int:
         """Time that a connection may be disconnected before the groups continue without it, in ms."""
-        return self.conf.get(DISCONNECTED_TIMEOUT, DEFAULT_DISCONNECTED_TIMEOUT_MS)
+        return self.conf.get(sac.DISCONNECTED_TIMEOUT, sac.DEFAULT_DISCONNECTED_TIMEOUT_MS)
 
     @property
     def nodes(self) -> list[str]:
@@ -74,46 +69,46 @@ class SacState:
         return sorted(self._nodes)
 
     @property
-    def connections(self) -> Iterable[ConnectionId]:
+    def connections(self) -> Iterable[sac.ConnectionId]:
         """All connections that have members."""
         return self._groups_of
 
     @property
-    def away(self) -> Iterable[ConnectionId]:
+    def away(self) -> Iterable[sac.ConnectionId]:
         """All connections that have disconnected members."""
         return self._away
 
-    def groups_of(self, connection: ConnectionId) -> list[SacGroupKey]:
+    def groups_of(self, connection: sac.ConnectionId) -> list[SacGroupKey]:
         """Return the groups that a connection has members in, sorted."""
         return sorted(self._groups_of.get(connection, ()))
 
-    def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+    def has_members(self, connection: sac.ConnectionId, key: SacGroupKey) -> bool:
         """Return true if a connection has members in a group."""
         return key in self._groups_of.get(connection, ())
 
-    def members_of(self, connection: ConnectionId, key: SacGroupKey) -> int:
+    def members_of(self, connection: sac.ConnectionId, key: SacGroupKey) -> int:
         """Return the number of members that a connection has in a group."""
         return self._groups_of.get(connection, {}).get(key, 0)
 
-    def is_only_in(self, connection: ConnectionId, key: SacGroupKey) -> bool:
+    def is_only_in(self, connection: sac.ConnectionId, key: SacGroupKey) -> bool:
         """Return true if a connection has members in no other group."""
         return self._groups_of.get(connection, {}).keys() <= {key}
 
-    def connections_on(self, node: str) -> list[ConnectionId]:
+    def connections_on(self, node: str) -> list[sac.ConnectionId]:
         """Return the connections of a node that have members, sorted."""
         return sorted(self._nodes.get(node, ()))
 
-    def indexed(self, connection: ConnectionId) -> list[SacGroupKey]:
+    def indexed(self, connection: sac.ConnectionId) -> list[SacGroupKey]:
         """Return the groups to act on when the connection ends, sorted."""
         stray = self._strays.get(connection)
         return self.groups_of(connection) if stray is None else list(stray)
 
-    def is_indexed(self, connection: ConnectionId) -> bool:
+    def is_indexed(self, connection: sac.ConnectionId) -> bool:
         """Return true if the end of a connection is acted upon at all."""
         stray = self._strays.get(connection)
         return connection in self._groups_of if stray is None else bool(stray)
 
-    def index(self) -> dict[ConnectionId, list[SacGroupKey]]:
+    def index(self) -> dict[sac.ConnectionId, list[SacGroupKey]]:
         """Return the groups of each connection that is indexed."""
         known = dict.fromkeys((*self._groups_of, *self._strays))
         return {connection: self.indexed(connection) for connection in known if self.is_indexed(connection)}
@@ -136,7 +131,9 @@ class SacState:
             assert isinstance(key, SacConfigurationKey)
             assert value is None or isinstance(value, SacConfigurationValue)
             self.conf = (
-                {DISCONNECTED_TIMEOUT: DEFAULT_DISCONNECTED_TIMEOUT_MS} if value is None else dict(value.conf)
+                {sac.DISCONNECTED_TIMEOUT: sac.DEFAULT_DISCONNECTED_TIMEOUT_MS}
+                if value is None
+                else dict(value.conf)
             )
 
     def _apply_group(self, key: SacGroupKey, value: SacGroupValue | None) -> None:
@@ -162,16 +159,16 @@ class SacState:
             groups = self._groups_of.get(connection)
             if groups is None:
                 groups = self._groups_of[connection] = {}
-                self._nodes.setdefault(node_of(connection), {})[connection] = None
+                self._nodes.setdefault(sac.node_of(connection), {})[connection] = None
             groups[key] = groups.get(key, 0) + sign
             if not groups[key]:
                 del groups[key]
                 if not groups:
                     self._leave(connection)
 
-    def _leave(self, connection: ConnectionId) -> None:
+    def _leave(self, connection: sac.ConnectionId) -> None:
         del self._groups_of[connection]
-        node = node_of(connection)
+        node = sac.node_of(connection)
         del self._nodes[node][connection]
         if not self._nodes[node]:
             del self._nodes[node]
@@ -181,7 +178,7 @@ class SacState:
     ) -> None:
         """Timers run for connections with disconnected members, from when the last of them was lost."""
         was = {one.connection for one in before if is_disconnected(one.status)}
-        now: dict[ConnectionId, int] = {}
+        now: dict[sac.ConnectionId, int] = {}
         for one in after:
             if is_disconnected(one.status):
                 now[one.connection] = max(one.since_ms, now.get(one.connection, one.since_ms))

@@ -6,15 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
-from fencepost.coordinator.protocol.logs import (
-    NO_REPLICA,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-)
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.fetch_sessions import (
     NO_SESSION,
@@ -41,15 +35,15 @@ class FetchApi:
         self.sessions = FetchSessions()
 
     def __call__(
-        self, services: Services, request: FetchRequest, asked: Asked
-    ) -> FetchResponse | asyncio.Future[FetchResponse]:
+        self, services: Services, request: logs.FetchRequest, asked: Asked
+    ) -> logs.FetchResponse | asyncio.Future[logs.FetchResponse]:
         """Return the records of the request, now or later."""
         name_of = services.cluster.name_of
         wanted = wanted_by(request, name_of)
         try:
             session = self.sessions.session_of(request, wanted)
         except ProtocolError as error:
-            return FetchResponse(error_code=error.code)
+            return logs.FetchResponse(error_code=error.code)
         if session is not None:
             session.find_names(name_of)
             wanted = session.wanted
@@ -89,7 +83,7 @@ class _Fetch:
     def __init__(
         self,
         services: Services,
-        request: FetchRequest,
+        request: logs.FetchRequest,
         session: FetchSession | None,
         wanted: Sequence[Wanted],
         asked: Asked,
@@ -107,7 +101,9 @@ class _Fetch:
                 self._topic(one)
                 self.wanted.append(one)
             except ProtocolError as error:
-                gone = FetchedPartition(partition=one.partition.partition, error_code=error.code, aborted=())
+                gone = logs.FetchedPartition(
+                    partition=one.partition.partition, error_code=error.code, aborted=()
+                )
                 self.missing.append(Fetched(one, gone))
         self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
@@ -123,11 +119,11 @@ class _Fetch:
                 log = self._log(wanted, topic)
                 positions.append(_Position(log, wanted.partition.fetch_offset, log.epochs.latest))
                 one = self._read_partition(topic, log, wanted.partition, left, first=size == 0)
-                is_urgent |= one.diverging_end is not None or one.preferred_read_replica != NO_REPLICA
+                is_urgent |= one.diverging_end is not None or one.preferred_read_replica != logs.NO_REPLICA
             except ProtocolError as error:
                 is_urgent = True
                 leader = self._current_leader(wanted, error.code)
-                one = FetchedPartition(partition=number, error_code=error.code, current_leader=leader)
+                one = logs.FetchedPartition(partition=number, error_code=error.code, current_leader=leader)
             found = sum(map(len, one.batches))
             size += found
             left -= found
@@ -135,12 +131,12 @@ class _Fetch:
         return _Found(fetched + self.missing, positions, size, is_urgent)
 
     def _read_partition(
-        self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
-    ) -> FetchedPartition:
+        self, topic: Topic, log: PartitionLog, partition: logs.FetchPartition, left: int, *, first: bool
+    ) -> logs.FetchedPartition:
         committed = self.request.committed
         replica_id = self._preferred_read_replica(topic, log, partition)
-        if replica_id != NO_REPLICA:
-            return FetchedPartition(
+        if replica_id != logs.NO_REPLICA:
+            return logs.FetchedPartition(
                 partition=partition.partition,
                 high_watermark=log.high_watermark,
                 last_stable_offset=log.last_stable_offset,
@@ -149,7 +145,7 @@ class _Fetch:
             )
         diverging_end = log.diverging_end(partition.last_fetched_epoch, partition.fetch_offset)
         if diverging_end is not None:
-            return FetchedPartition(
+            return logs.FetchedPartition(
                 partition=partition.partition,
                 high_watermark=log.high_watermark,
                 last_stable_offset=log.last_stable_offset,
@@ -158,7 +154,7 @@ class _Fetch:
             )
         limit = max(0, min(left, partition.partition_max_bytes))
         records = log.read(partition.fetch_offset, limit, at_least_one=first, committed=committed)
-        return FetchedPartition(
+        return logs.FetchedPartition(
             partition=partition.partition,
             high_watermark=log.high_watermark,
             last_stable_offset=log.last_stable_offset,
@@ -167,7 +163,7 @@ class _Fetch:
             aborted=records.aborted if committed else None,
         )
 
-    def _preferred_read_replica(self, topic: Topic, log: PartitionLog, partition: FetchPartition) -> int:
+    def _preferred_read_replica(self, topic: Topic, log: PartitionLog, partition: logs.FetchPartition) -> int:
         """Return the follower to read instead. Only the leader names one, and only for offsets that it
         has."""
         cluster, number = self.services.cluster, partition.partition
@@ -175,9 +171,9 @@ class _Fetch:
             self.request.from_leader
             or not log.log_start_offset <= partition.fetch_offset <= log.high_watermark
         ):
-            return NO_REPLICA
+            return logs.NO_REPLICA
         if cluster.leader_id(topic, number) != self.services.node_id:
-            return NO_REPLICA
+            return logs.NO_REPLICA
         return cluster.preferred_read_replica(topic, number, self.request.rack_id)
 
     def _topic(self, wanted: Wanted) -> Topic:
@@ -211,11 +207,11 @@ class _Fetch:
             return None
         return self.services.current_leader(self._topic(wanted), wanted.partition.partition)
 
-    def reply(self, found: _Found) -> FetchResponse:
+    def reply(self, found: _Found) -> logs.FetchResponse:
         """Return the response. It has all partitions of a new session, later only those with news."""
         session = self.session
         topics = by_topic(found.fetched if session is None else session.news(found.fetched))
-        return FetchResponse(
+        return logs.FetchResponse(
             session_id=NO_SESSION if session is None else session.session_id,
             topics=topics,
             leaders=self.services.leaders(topics, self._asked) if found.is_urgent else (),
@@ -231,7 +227,7 @@ class _Waiting:
 
     def __init__(self, fetch: _Fetch, positions: list[_Position], needed: int, share: Share) -> None:
         loop = fetch.services.loop
-        self.future: asyncio.Future[FetchResponse] = loop.create_future()
+        self.future: asyncio.Future[logs.FetchResponse] = loop.create_future()
         self._fetch = fetch
         self._positions: dict[PartitionLog, list[_Position]] = {}
         for position in positions:
@@ -271,7 +267,7 @@ class _Waiting:
         if not self.future.done():
             self.future.set_result(self._fetch.reply(self._fetch.read()))
 
-    def _stop(self, future: asyncio.Future[FetchResponse]) -> None:
+    def _stop(self, future: asyncio.Future[logs.FetchResponse]) -> None:
         self._stop_listening()
 
     def _stop_listening(self) -> None:

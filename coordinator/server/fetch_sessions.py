@@ -6,15 +6,9 @@ import random
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.coordinator.protocol.logs import (
-    NO_REPLICA,
-    FetchedPartition,
-    FetchPartition,
-    FetchRequest,
-    OfTopic,
-)
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
@@ -38,14 +32,14 @@ class Wanted(NamedTuple):
     A session keeps that name, so it notices if the topic is deleted, or created again under another id.
     """
     topic_id: TopicId | None
-    partition: FetchPartition
+    partition: logs.FetchPartition
 
 
 class Fetched(NamedTuple):
     """A wanted partition, and what was read of it."""
 
     wanted: Wanted
-    found: FetchedPartition
+    found: logs.FetchedPartition
 
 
 _Key = tuple[str | TopicId | None, int]
@@ -88,7 +82,7 @@ class FetchSession:
             if held.wanted.name is None and topic_id is not None and (name := name_of(topic_id)) is not None:
                 self._held[key] = held._replace(wanted=held.wanted._replace(name=name))
 
-    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]) -> None:
+    def update(self, wanted: Iterable[Wanted], forgotten: Iterable[logs.OfTopic[int]]) -> None:
         """Take more partitions, and new positions of those that are held; forget others."""
         for one in wanted:
             key = _key(one)
@@ -122,7 +116,7 @@ class FetchSession:
                 found.batches
                 or found.error_code is not ErrorCode.NONE
                 or found.diverging_end is not None
-                or found.preferred_read_replica != NO_REPLICA
+                or found.preferred_read_replica != logs.NO_REPLICA
                 or found.high_watermark != held.high_watermark
                 or found.log_start_offset != held.log_start_offset
             ):
@@ -150,7 +144,7 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def session_of(self, request: FetchRequest, wanted: list[Wanted]) -> FetchSession | None:
+    def session_of(self, request: logs.FetchRequest, wanted: list[Wanted]) -> FetchSession | None:
         """Return the session of a request, updated by it; None for a request outside of sessions.
 
         `wanted` has the partitions that the request names.
@@ -198,7 +192,7 @@ class FetchSessions:
             self._weight -= session.weight
 
     def _update(
-        self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[OfTopic[int]]
+        self, session: FetchSession, wanted: Iterable[Wanted], forgotten: Iterable[logs.OfTopic[int]]
     ) -> None:
         """Update a session as the last used one, and drop sessions for which there is no room then."""
         self._weight -= session.weight
@@ -219,7 +213,7 @@ class FetchSessions:
         return session if session_id in self._sessions else None
 
 
-def wanted_by(request: FetchRequest, name_of: Callable[[TopicId], str | None]) -> list[Wanted]:
+def wanted_by(request: logs.FetchRequest, name_of: Callable[[TopicId], str | None]) -> list[Wanted]:
     """Return the partitions that a request names, each once: of repeated ones the last counts.
 
     `name_of` gives the name of the topic with an id, if there is one.
@@ -240,15 +234,15 @@ def _weight(key: _Key) -> int:
     return 1 + len(key[0] or "") // _NAME_CHARACTERS
 
 
-def by_topic(fetched: Iterable[Fetched]) -> tuple[OfTopic[FetchedPartition], ...]:
+def by_topic(fetched: Iterable[Fetched]) -> tuple[logs.OfTopic[logs.FetchedPartition], ...]:
     """Group results that follow each other and are of one topic."""
-    topics: list[tuple[Wanted, list[FetchedPartition]]] = []
+    topics: list[tuple[Wanted, list[logs.FetchedPartition]]] = []
     for wanted, found in fetched:
         if topics and topics[-1][0][:2] == wanted[:2]:
             topics[-1][1].append(found)
         else:
             topics.append((wanted, [found]))
     return tuple(
-        OfTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=tuple(found))
+        logs.OfTopic(name=wanted.name, topic_id=wanted.topic_id, partitions=tuple(found))
         for wanted, found in topics
     )

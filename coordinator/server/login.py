@@ -7,13 +7,8 @@ import enum
 import secrets
 
 from fencepost.coordinator.codec.registry import ApiKey, api_name
+from fencepost.coordinator.protocol import sasl
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.sasl import (
-    SaslAuthenticateRequest,
-    SaslAuthenticateResponse,
-    SaslHandshakeRequest,
-    SaslHandshakeResponse,
-)
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS, AuthenticationFailed, SaslExchange, exchange_of
 from fencepost.coordinator.server.services import Asked, Services, Unanswered
@@ -70,20 +65,20 @@ class Login:
         if api_key == ApiKey.API_VERSIONS and is_spoken:
             self._state = _State.TOLD
 
-    def choose(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
+    def choose(self, request: sasl.SaslHandshakeRequest) -> sasl.SaslHandshakeResponse:
         """Choose a mechanism, if there is one of that name."""
         if request.mechanism not in MECHANISMS:
             self._fail("the client asked for an unknown mechanism")
-            return SaslHandshakeResponse(
+            return sasl.SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
             )
         self._state = _State.CHOSEN
         self._mechanism = request.mechanism
         self._exchange = exchange_of(request.mechanism, self._credentials, secrets.token_urlsafe(24))
         self.tokens_are_bare = request.tokens_are_bare
-        return SaslHandshakeResponse(mechanisms=MECHANISMS)
+        return sasl.SaslHandshakeResponse(mechanisms=MECHANISMS)
 
-    def answer(self, token: bytes) -> SaslAuthenticateResponse:
+    def answer(self, token: bytes) -> sasl.SaslAuthenticateResponse:
         """Return the response to a token of the client; the login may have failed then."""
         assert self._exchange is not None
         try:
@@ -94,44 +89,46 @@ class Login:
             message = (
                 str(failed) or f"Authentication failed during authentication {generic} {self._mechanism}"
             )
-            return SaslAuthenticateResponse(
+            return sasl.SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message
             )
         if self._exchange.user is not None:
             self._state = _State.DONE
             self.tokens_are_bare = False
-        return SaslAuthenticateResponse(token=answer)
+        return sasl.SaslAuthenticateResponse(token=answer)
 
     def _fail(self, why: str) -> None:
         self._state = _State.FAILED
         self.failure = why
 
 
-def handshake(services: Services, request: SaslHandshakeRequest, asked: Asked) -> SaslHandshakeResponse:
+def handshake(
+    services: Services, request: sasl.SaslHandshakeRequest, asked: Asked
+) -> sasl.SaslHandshakeResponse:
     """Choose a mechanism; a client that is logged in, or need not log in, can't (KIP-368: logins do not
     expire here)."""
     login = asked.login
     if login is None:
-        return SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
+        return sasl.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)
     return login.choose(request)
 
 
-def authenticate(services: Services, request: SaslAuthenticateRequest, asked: Asked) -> object:
+def authenticate(services: Services, request: sasl.SaslAuthenticateRequest, asked: Asked) -> object:
     """Handle a token. A refusal is delayed."""
     login = asked.login
     if login is None:
-        return SaslAuthenticateResponse(
+        return sasl.SaslAuthenticateResponse(
             error_code=ErrorCode.ILLEGAL_SASL_STATE,
             error_message="SaslAuthenticate request received after successful authentication",
         )
     reply = login.answer(request.token)
     if login.failure is None:
         return reply
-    late: asyncio.Future[SaslAuthenticateResponse] = services.loop.create_future()
+    late: asyncio.Future[sasl.SaslAuthenticateResponse] = services.loop.create_future()
     services.loop.call_later(_REFUSED_AFTER_S, _send, late, reply)
     return late
 
 
-def _send(late: asyncio.Future[SaslAuthenticateResponse], reply: SaslAuthenticateResponse) -> None:
+def _send(late: asyncio.Future[sasl.SaslAuthenticateResponse], reply: sasl.SaslAuthenticateResponse) -> None:
     if not late.done():
         late.set_result(reply)

@@ -12,10 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.framing import response_header
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
@@ -117,8 +114,8 @@ class SteadyHeartbeat:
     def __init__(self) -> None:
         self._start = self._head = self._tail = self._size = self._rest = b""
         self._whole_bytes = -1
-        self._reply: ConsumerGroupHeartbeatResponse | None = None
-        self.request: ConsumerGroupHeartbeatRequest
+        self._reply: consumer.ConsumerGroupHeartbeatResponse | None = None
+        self.request: consumer.ConsumerGroupHeartbeatRequest
 
     def is_again(self, frame: bytes) -> bool:
         """Return true if this is the same request."""
@@ -135,7 +132,7 @@ class SteadyHeartbeat:
             self._start = len(frame).to_bytes(4, "big") + self._head
             self._whole_bytes = 4 + len(frame)
 
-    def answer(self, correlation_id: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
+    def answer(self, correlation_id: bytes, reply: consumer.ConsumerGroupHeartbeatResponse) -> bytes:
         """Return the response as bytes. The coordinator returns the same object while nothing changes: its
         bytes are kept."""
         if reply is not self._reply:

@@ -12,18 +12,11 @@ import structlog
 
 from fencepost.coordinator.codec.batches import BatchHeader
 from fencepost.coordinator.host import CoordinatorHost, HostHooks
+from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
-from fencepost.coordinator.protocol.transactions import (
-    EPOCH_PER_TRANSACTION,
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    MarkersWritten,
-    TransactionEnded,
-    WriteMarkers,
-)
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.loop import ServerClock
@@ -131,13 +124,13 @@ class TransactionCoordinators:
             return
         assert transactional_id is not None, "a transactional batch has a transactional id"
         reply = self._process(
-            AddPartitionsToTxnRequest(
+            transactions.AddPartitionsToTxnRequest(
                 transactional_id=transactional_id,
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 partitions=(partition,),
                 verify_only=not added,
-                client_version=EPOCH_PER_TRANSACTION if added else 0,
+                client_version=transactions.EPOCH_PER_TRANSACTION if added else 0,
             )
         )
         code = reply.errors[partition]
@@ -151,7 +144,7 @@ class TransactionCoordinators:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
         raise ProtocolError(code, f"{partition.topic}-{partition.partition} is in no open transaction")
 
-    def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
+    def check_offsets(self, request: transactions.AddOffsetsToTxnRequest) -> ErrorCode:
         """Return the error of committing a group's offsets in a transaction, or NONE; newer clients' groups
         are added.
 
@@ -178,12 +171,12 @@ class TransactionCoordinators:
         reply: _R = self._host.process(event).reply
         return reply
 
-    def _end(self, effect: WriteMarkers) -> None:
+    def _end(self, effect: transactions.WriteMarkers) -> None:
         assert self._clock is not None
         self._write_markers(effect, self._clock.now_ms())
         self._notify(effect, effect.groups)
 
-    def _notify(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+    def _notify(self, effect: transactions.WriteMarkers, groups: tuple[str, ...]) -> None:
         """Notify groups of the end, then the coordinator that it is complete; retry groups that are being
         loaded."""
         left = []
@@ -193,21 +186,23 @@ class TransactionCoordinators:
                 left.append(group_id)
             else:
                 host.process(
-                    TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
+                    transactions.TransactionEnded(
+                        group_id=group_id, producer_id=effect.producer_id, commit=effect.commit
+                    )
                 )
         if left:
             self._notify_later(effect, tuple(left))
             return
         assert self._host is not None
         self._host.process(
-            MarkersWritten(
+            transactions.MarkersWritten(
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,
             )
         )
 
-    def _write_markers(self, effect: WriteMarkers, now_ms: int) -> None:
+    def _write_markers(self, effect: transactions.WriteMarkers, now_ms: int) -> None:
         for name, number in effect.partitions:
             topic = self._cluster.image.by_name.get(name)
             if topic is None:
@@ -219,7 +214,7 @@ class TransactionCoordinators:
             except ProtocolError as error:
                 log.warning("marker_refused", topic=name, partition=number, reason=error.message)
 
-    def _notify_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+    def _notify_later(self, effect: transactions.WriteMarkers, groups: tuple[str, ...]) -> None:
         def again() -> None:
             self._retries.pop(handle, None)
             self._notify(effect, groups)
@@ -245,9 +240,9 @@ class _TransactionHooks(HostHooks):
 
     __slots__ = ("_end",)
 
-    def __init__(self, end: Callable[[WriteMarkers], None]) -> None:
+    def __init__(self, end: Callable[[transactions.WriteMarkers], None]) -> None:
         self._end = end
 
-    def carry_out(self, effect: WriteMarkers) -> None:
+    def carry_out(self, effect: transactions.WriteMarkers) -> None:
         """End a transaction in all logs and groups."""
         self._end(effect)

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fencepost.coordinator.kinds import GroupMember, named
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
-from fencepost.coordinator.protocol.streams import (
-    DescribedStreamsGroup,
-    DescribedStreamsMember,
-    DescribedSubtopology,
-    Subtopology,
-    TaskIds,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
@@ -25,16 +16,16 @@ from fencepost.coordinator.streams.topology import ConfiguredSubtopology, Config
 STREAMS_GROUP_TYPE = "streams"
 
 
-def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> DescribedStreamsGroup:
+def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> streams.DescribedStreamsGroup:
     """Return the group with all its members, by member id, and its topics as needed once that is known."""
     epoch: int | None = None
-    subtopologies: tuple[DescribedSubtopology, ...] = ()
+    subtopologies: tuple[streams.DescribedSubtopology, ...] = ()
     if configured is not None and configured.is_ready and configured.subtopologies is not None:
         epoch = configured.topology_epoch
         subtopologies = tuple(_decided(one, found) for one, found in configured.subtopologies.items())
     elif group.topology is not None:
         epoch, subtopologies = group.topology.epoch, _declared(group.topology)
-    return DescribedStreamsGroup(
+    return streams.DescribedStreamsGroup(
         group_id=group.group_id,
         group_state=group.state,
         group_epoch=group.group_epoch,
@@ -47,16 +38,16 @@ def describe(group: StreamsGroup, configured: ConfiguredTopology | None) -> Desc
     )
 
 
-def missing(group_id: str, message: str) -> DescribedStreamsGroup:
+def missing(group_id: str, message: str) -> streams.DescribedStreamsGroup:
     """Return the response for a group that does not exist, or is of another kind."""
     if not group_id:
-        return DescribedStreamsGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
+        return streams.DescribedStreamsGroup(group_id=group_id, error_code=ErrorCode.INVALID_GROUP_ID)
     code = ErrorCode.GROUP_ID_NOT_FOUND
-    return DescribedStreamsGroup(group_id=group_id, error_code=code, error_message=message)
+    return streams.DescribedStreamsGroup(group_id=group_id, error_code=code, error_message=message)
 
 
-def _decided(subtopology_id: str, found: ConfiguredSubtopology) -> DescribedSubtopology:
-    return DescribedSubtopology(
+def _decided(subtopology_id: str, found: ConfiguredSubtopology) -> streams.DescribedSubtopology:
+    return streams.DescribedSubtopology(
         subtopology_id=subtopology_id,
         source_topics=found.source_topics,
         repartition_sink_topics=found.repartition_sink_topics,
@@ -65,9 +56,9 @@ def _decided(subtopology_id: str, found: ConfiguredSubtopology) -> DescribedSubt
     )
 
 
-def _declared(topology: Topology) -> tuple[DescribedSubtopology, ...]:
-    def described(one: Subtopology) -> DescribedSubtopology:
-        return DescribedSubtopology(
+def _declared(topology: streams.Topology) -> tuple[streams.DescribedSubtopology, ...]:
+    def described(one: streams.Subtopology) -> streams.DescribedSubtopology:
+        return streams.DescribedSubtopology(
             subtopology_id=one.subtopology_id,
             source_topics=tuple(sorted(one.source_topics)),
             repartition_sink_topics=tuple(sorted(one.repartition_sink_topics)),
@@ -78,12 +69,12 @@ def _declared(topology: Topology) -> tuple[DescribedSubtopology, ...]:
     return tuple(map(described, sorted(topology.subtopologies, key=lambda one: one.subtopology_id)))
 
 
-def _by_name(topics: Iterable[TopicInfo]) -> tuple[TopicInfo, ...]:
+def _by_name(topics: Iterable[streams.TopicInfo]) -> tuple[streams.TopicInfo, ...]:
     return tuple(sorted(topics, key=lambda topic: topic.name))
 
 
-def _member(member: StreamsGroupMember, target: Tasks) -> DescribedStreamsMember:
-    return DescribedStreamsMember(
+def _member(member: StreamsGroupMember, target: streams.Tasks) -> streams.DescribedStreamsMember:
+    return streams.DescribedStreamsMember(
         member_id=member.member_id,
         member_epoch=member.member_epoch,
         instance_id=member.instance_id,
@@ -122,7 +113,7 @@ def members(
     ]
 
 
-def partitions_read(group: StreamsGroup, tasks: TaskIds, image: TopicsImage) -> Partitions:
+def partitions_read(group: StreamsGroup, tasks: streams.TaskIds, image: TopicsImage) -> Partitions:
     """Return the partitions that tasks read, of the topics that there are."""
     found = {}
     for name, subtopology_id in group.source_subtopologies.items():
@@ -132,5 +123,5 @@ def partitions_read(group: StreamsGroup, tasks: TaskIds, image: TopicsImage) -> 
     return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
 
 
-def _task_names(tasks: TaskIds) -> tuple[str, ...]:
+def _task_names(tasks: streams.TaskIds) -> tuple[str, ...]:
     return tuple(f"{subtopology}_{number}" for subtopology in sorted(tasks) for number in tasks[subtopology])

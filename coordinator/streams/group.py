@@ -7,22 +7,10 @@ from types import MappingProxyType
 from typing import Any
 
 from fencepost.coordinator.epoch_groups import EpochGroup
+from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks, Topology
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMetadataKey,
-    StreamsGroupMetadataValue,
-    StreamsGroupTargetAssignmentMemberKey,
-    StreamsGroupTargetAssignmentMemberValue,
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTargetAssignmentMetadataValue,
-    StreamsGroupTopologyKey,
-    StreamsGroupTopologyValue,
-)
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.states import StreamsGroupState
@@ -107,10 +95,14 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         self, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
     ) -> Record:
         """Return the record of a new group epoch."""
-        value = StreamsGroupMetadataValue(epoch, metadata_hash, validated_topology_epoch, configs)
-        return Record(StreamsGroupMetadataKey(self.group_id), value)
+        value = streams_records.StreamsGroupMetadataValue(
+            epoch, metadata_hash, validated_topology_epoch, configs
+        )
+        return Record(streams_records.StreamsGroupMetadataKey(self.group_id), value)
 
-    def apply_metadata(self, key: StreamsGroupMetadataKey, value: StreamsGroupMetadataValue) -> None:
+    def apply_metadata(
+        self, key: streams_records.StreamsGroupMetadataKey, value: streams_records.StreamsGroupMetadataValue
+    ) -> None:
         """Type 17: apply the group's epoch, and the inputs that it was raised for."""
         self.group_epoch = value.epoch
         self.metadata_hash = value.metadata_hash
@@ -119,8 +111,8 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
 
     def apply_target_metadata(
         self,
-        key: StreamsGroupTargetAssignmentMetadataKey,
-        value: StreamsGroupTargetAssignmentMetadataValue | None,
+        key: streams_records.StreamsGroupTargetAssignmentMetadataKey,
+        value: streams_records.StreamsGroupTargetAssignmentMetadataValue | None,
     ) -> None:
         """Type 20: the target's epoch, by which members count as reconciled."""
         super().apply_target_metadata(key, value)
@@ -129,8 +121,8 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
 
     def apply_target(
         self,
-        key: StreamsGroupTargetAssignmentMemberKey,
-        value: StreamsGroupTargetAssignmentMemberValue | None,
+        key: streams_records.StreamsGroupTargetAssignmentMemberKey,
+        value: streams_records.StreamsGroupTargetAssignmentMemberValue | None,
     ) -> None:
         """Type 21: the target of one member."""
         if value is None:
@@ -140,8 +132,8 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
 
     def apply_current_assignment(
         self,
-        key: StreamsGroupCurrentMemberAssignmentKey,
-        value: StreamsGroupCurrentMemberAssignmentValue | None,
+        key: streams_records.StreamsGroupCurrentMemberAssignmentKey,
+        value: streams_records.StreamsGroupCurrentMemberAssignmentValue | None,
     ) -> None:
         """Type 22: a member's epochs and its tasks; its tombstone takes everything from it."""
         old = self._members.get(key.member_id)
@@ -151,20 +143,24 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         elif old is not None:
             self._replace(old, old.without_assignment(), key)
 
-    def apply_topology(self, key: StreamsGroupTopologyKey, value: StreamsGroupTopologyValue | None) -> None:
+    def apply_topology(
+        self,
+        key: streams_records.StreamsGroupTopologyKey,
+        value: streams_records.StreamsGroupTopologyValue | None,
+    ) -> None:
         """Type 23: the topology."""
         self.topology = None if value is None else Topology(value.epoch, value.subtopologies)
         self.source_subtopologies = {} if self.topology is None else source_subtopologies(self.topology)
 
-    metadata_key = StreamsGroupMetadataKey
+    metadata_key = streams_records.StreamsGroupMetadataKey
     applied_by = MappingProxyType(
         {
-            StreamsGroupMetadataKey: apply_metadata,
-            StreamsGroupMemberMetadataKey: EpochGroup.apply_member_metadata,
-            StreamsGroupTargetAssignmentMetadataKey: apply_target_metadata,
-            StreamsGroupTargetAssignmentMemberKey: apply_target,
-            StreamsGroupCurrentMemberAssignmentKey: apply_current_assignment,
-            StreamsGroupTopologyKey: apply_topology,
+            streams_records.StreamsGroupMetadataKey: apply_metadata,
+            streams_records.StreamsGroupMemberMetadataKey: EpochGroup.apply_member_metadata,
+            streams_records.StreamsGroupTargetAssignmentMetadataKey: apply_target_metadata,
+            streams_records.StreamsGroupTargetAssignmentMemberKey: apply_target,
+            streams_records.StreamsGroupCurrentMemberAssignmentKey: apply_current_assignment,
+            streams_records.StreamsGroupTopologyKey: apply_topology,
         }
     )
 

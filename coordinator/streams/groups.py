@@ -9,17 +9,12 @@ from fencepost.coordinator.assign.tasks import sticky
 from fencepost.coordinator.config import GroupCoordinatorConfig, StreamsGroupSettings
 from fencepost.coordinator.epoch_groups import EpochGroups
 from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, RequestHandler
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 from fencepost.coordinator.streams import describe, offset_fencing
@@ -48,7 +43,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     group_type = StreamsGroup
     group_table = STREAMS_GROUP_TABLE
     member_key = StreamsGroupMemberMetadataKey
-    heartbeat_requests = (StreamsGroupHeartbeatRequest,)
+    heartbeat_requests = (streams.StreamsGroupHeartbeatRequest,)
     leaves_by_request = False
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
@@ -60,8 +55,8 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     def handlers(self) -> Mapping[type, RequestHandler]:
         """Return the handlers of KIP-1071's requests."""
         return {
-            StreamsGroupHeartbeatRequest: self.heartbeat,
-            StreamsGroupDescribeRequest: self.describe,
+            streams.StreamsGroupHeartbeatRequest: self.heartbeat,
+            streams.StreamsGroupDescribeRequest: self.describe,
         }
 
     # Records
@@ -76,16 +71,18 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
 
     # Requests
 
-    def heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
+    def heartbeat(self, request: streams.StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
         """StreamsGroupHeartbeat."""
         try:
             return self._checked_heartbeat(request, now_ms)
         except ProtocolError as error:
             # As in Kafka, clients get no message for an unexpected error.
             message = None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
-            return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
+            return Outcome(
+                reply=streams.StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message)
+            )
 
-    def _checked_heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
+    def _checked_heartbeat(self, request: streams.StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
         if self.name not in self.config.group_coordinator_rebalance_protocols:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is disabled.")
         check_request(request)
@@ -118,7 +115,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         problem = f"Group {group_id} is not a streams group." if is_other else f"Group {group_id} not found."
         return ProtocolError(ErrorCode.GROUP_ID_NOT_FOUND, problem)
 
-    def _leave(self, group: StreamsGroup | None, request: StreamsGroupHeartbeatRequest) -> Outcome:
+    def _leave(self, group: StreamsGroup | None, request: streams.StreamsGroupHeartbeatRequest) -> Outcome:
         """Remove a member. Its request to stop the application counts even if it is not a member
         (KAFKA-19190)."""
         if group is None:
@@ -126,14 +123,14 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         if request.shutdown_application:
             self.soft.of(group.group_id).request_shutdown(request.member_id)
         member = group.member(request.member_id)
-        reply = StreamsGroupHeartbeatResponse(
+        reply = streams.StreamsGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, status=()
         )
         return Outcome(
             records=removal_records(group, (member.member_id,), self.config.release_version), reply=reply
         )
 
-    def describe(self, request: StreamsGroupDescribeRequest, now_ms: int) -> Outcome:
+    def describe(self, request: streams.StreamsGroupDescribeRequest, now_ms: int) -> Outcome:
         """StreamsGroupDescribe: describe each group of the request, in that order."""
         groups = []
         for group_id in request.group_ids:
@@ -142,7 +139,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
                 groups.append(describe.describe(group, self.soft.of(group_id).configured))
             else:
                 groups.append(describe.missing(group_id, self._not_found(group_id).message))
-        return Outcome(reply=StreamsGroupDescribeResponse(groups=tuple(groups)))
+        return Outcome(reply=streams.StreamsGroupDescribeResponse(groups=tuple(groups)))
 
     def end_of_members(
         self, group: StreamsGroup, member_ids: Collection[MemberId], now_ms: int
@@ -226,7 +223,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         return describe.members(group, owned, image)
 
     def reported(
-        self, request: StreamsGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
+        self, request: streams.StreamsGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
     ) -> ReportedMember:
         """Return what a heartbeat reports about its member; partitions are those that active tasks read."""
         group = self._groups.get(request.group_id)

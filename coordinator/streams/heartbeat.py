@@ -11,17 +11,10 @@ import msgspec
 
 from fencepost.coordinator.assign.spec import may_assign_again
 from fencepost.coordinator.config import ReleaseVersion, StreamsGroupSettings
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    Status,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Topology,
-)
 from fencepost.coordinator.protocol.streams_records import StreamsGroupTopologyKey, StreamsGroupTopologyValue
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 from fencepost.coordinator.streams import validation
@@ -71,16 +64,16 @@ class _Step:
         self.soft = soft
         self.around = around
         self.records: list[Record] = list(before)
-        self.status: list[Status] = []
+        self.status: list[streams.Status] = []
 
-    def tell(self, code: StatusCode, detail: str) -> None:
-        self.status.append(Status(code, detail))
+    def tell(self, code: streams.StatusCode, detail: str) -> None:
+        self.status.append(streams.Status(code, detail))
 
 
 def heartbeat(
     group: StreamsGroup,
     all_soft: StreamsSoftState,
-    request: StreamsGroupHeartbeatRequest,
+    request: streams.StreamsGroupHeartbeatRequest,
     around: StreamsHeartbeatContext,
     before: tuple[Record, ...] = (),
 ) -> Outcome:
@@ -120,7 +113,7 @@ def heartbeat(
 
 
 def _member(
-    group: StreamsGroup, request: StreamsGroupHeartbeatRequest, around: StreamsHeartbeatContext
+    group: StreamsGroup, request: streams.StreamsGroupHeartbeatRequest, around: StreamsHeartbeatContext
 ) -> StreamsGroupMember:
     """Return the member before the heartbeat, new or known."""
     member_id = request.member_id
@@ -132,7 +125,9 @@ def _member(
     return group.members.get(member_id) or StreamsGroupMember(member_id=member_id)
 
 
-def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: StreamsGroupMember) -> Topology:
+def _topology(
+    step: _Step, request: streams.StreamsGroupHeartbeatRequest, member: StreamsGroupMember
+) -> streams.Topology:
     """Return the group's topology, or else the one that this member brings.
 
     :raises ProtocolError: INVALID_REQUEST for another topology than the group's, unless it is an older one.
@@ -150,7 +145,7 @@ def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: Stream
         raise validation.invalid("Topology updates are not supported yet.")
     if member.topology_epoch < known.epoch:
         step.tell(
-            StatusCode.STALE_TOPOLOGY,
+            streams.StatusCode.STALE_TOPOLOGY,
             f"The member's topology epoch {member.topology_epoch} is behind the group's topology epoch "
             f"{known.epoch}.",
         )
@@ -158,7 +153,7 @@ def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: Stream
 
 
 def _bumped(
-    step: _Step, request: StreamsGroupHeartbeatRequest, topology: Topology, *, changed: bool
+    step: _Step, request: streams.StreamsGroupHeartbeatRequest, topology: streams.Topology, *, changed: bool
 ) -> tuple[ConfiguredTopology, int]:
     """Return the configured topology, and the group epoch, which is raised if an input of targets changed."""
     group, soft, around = step.group, step.soft, step.around
@@ -189,15 +184,17 @@ def _target(
     last = StreamsTarget(group.assignment_epoch, group.target(member.member_id))
     if waits:
         step.tell(
-            StatusCode.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay."
+            streams.StatusCode.ASSIGNMENT_DELAYED,
+            "Assignment delayed due to the configured initial rebalance delay.",
         )
-        return StreamsTarget(group.assignment_epoch, NO_TASKS)
+        return StreamsTarget(group.assignment_epoch, streams.NO_TASKS)
     if group.assignment_epoch >= epoch:
         return last
     interval_ms = around.settings.assignment_interval_ms
     if not may_assign_again(group.assignment_timestamp_ms, interval_ms, around.now_ms):
         step.tell(
-            StatusCode.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured assignment interval."
+            streams.StatusCode.ASSIGNMENT_DELAYED,
+            "Assignment delayed due to the configured assignment interval.",
         )
         return last
     configs = {NUM_STANDBY_REPLICAS: str(around.settings.num_standby_replicas)}
@@ -214,13 +211,13 @@ def _target(
 
 def _reply(
     step: _Step,
-    request: StreamsGroupHeartbeatRequest,
+    request: streams.StreamsGroupHeartbeatRequest,
     old: StreamsGroupMember,
     new: StreamsGroupMember,
     configured: ConfiguredTopology,
     *,
     is_kept: bool,
-) -> StreamsGroupHeartbeatResponse:
+) -> streams.StreamsGroupHeartbeatResponse:
     """Return the response. It has the tasks of a member that joins, or whose tasks changed.
 
     :raises ProtocolError: UNKNOWN_SERVER_ERROR if Kafka can't determine the partitions of an endpoint.
@@ -242,11 +239,11 @@ def _reply(
         step.tell(configured.problem.code, configured.problem.detail)
     if soft.shutdown_requested_by is not None:
         step.tell(
-            StatusCode.SHUTDOWN_APPLICATION,
+            streams.StatusCode.SHUTDOWN_APPLICATION,
             f"Streams group member {soft.shutdown_requested_by} encountered a fatal error and requested a "
             "shutdown for the entire application.",
         )
-    return StreamsGroupHeartbeatResponse(
+    return streams.StreamsGroupHeartbeatResponse(
         member_id=new.member_id,
         member_epoch=new.member_epoch,
         heartbeat_interval_ms=step.around.settings.heartbeat_interval_ms,

@@ -7,13 +7,8 @@ from collections.abc import Mapping
 import msgspec
 
 from fencepost.coordinator.epoch_groups import EpochMember
+from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.streams import NO_TASKS, Endpoint, StreamsGroupHeartbeatRequest, Tasks
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
-)
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
 
 STABLE = StreamsGroupMemberState.STABLE
@@ -30,10 +25,10 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     static members of streams groups.
     """
 
-    metadata_key = StreamsGroupMemberMetadataKey
-    metadata_value = StreamsGroupMemberMetadataValue
-    assignment_key = StreamsGroupCurrentMemberAssignmentKey
-    assignment_value = StreamsGroupCurrentMemberAssignmentValue
+    metadata_key = streams_records.StreamsGroupMemberMetadataKey
+    metadata_value = streams_records.StreamsGroupMemberMetadataValue
+    assignment_key = streams_records.StreamsGroupCurrentMemberAssignmentKey
+    assignment_value = streams_records.StreamsGroupCurrentMemberAssignmentValue
     nothing = NO_TASKS
 
     topology_epoch: int = -1
@@ -69,7 +64,9 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         )
         return self if found == self else found
 
-    def with_assignment(self, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
+    def with_assignment(
+        self, value: streams_records.StreamsGroupCurrentMemberAssignmentValue
+    ) -> StreamsGroupMember:
         """Return the member after a CurrentMemberAssignment record.
 
         Tasks without an assignment epoch (a record of Kafka 4.1) get the member's.

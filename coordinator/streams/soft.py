@@ -9,11 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.coordinator.epoch_groups import EpochGroupSoftState, MemberContact, SoftState
+from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupMemberMetadataKey,
-)
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
@@ -62,9 +59,9 @@ class StreamsSoftState(SoftState[StreamsGroupSoftState, StreamsGroup, StreamsGro
         soft = self.groups.get(group_id)
         if soft is None:
             soft = self.groups[group_id] = StreamsGroupSoftState()
-        if type(key) is StreamsGroupCurrentMemberAssignmentKey and value is not None:
+        if type(key) is streams_records.StreamsGroupCurrentMemberAssignmentKey and value is not None:
             self._arm_rebalance(group_id, group.members[key.member_id])
-        elif type(key) is StreamsGroupMemberMetadataKey:
+        elif type(key) is streams_records.StreamsGroupMemberMetadataKey:
             if value is None:
                 self._forget(group_id, key.member_id)
             elif key.member_id not in soft.contacts:

@@ -9,15 +9,10 @@ import msgspec
 
 from fencepost.coordinator.assign.java_order import timeline_order
 from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember
+from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupTargetAssignmentMemberKey,
-    StreamsGroupTargetAssignmentMemberValue,
-    StreamsGroupTargetAssignmentMetadataKey,
-    StreamsGroupTargetAssignmentMetadataValue,
-)
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.topology import ConfiguredTopology
@@ -58,12 +53,14 @@ def compute_target(
     records = []
     for member_id in sorted(answer):
         if group.targets.get(member_id) != answer[member_id]:
-            key = StreamsGroupTargetAssignmentMemberKey(group.group_id, member_id)
-            records.append(Record(key, StreamsGroupTargetAssignmentMemberValue(answer[member_id])))
+            key = streams_records.StreamsGroupTargetAssignmentMemberKey(group.group_id, member_id)
+            records.append(
+                Record(key, streams_records.StreamsGroupTargetAssignmentMemberValue(answer[member_id]))
+            )
     records.append(
         Record(
-            StreamsGroupTargetAssignmentMetadataKey(group.group_id),
-            StreamsGroupTargetAssignmentMetadataValue(epoch, now_ms),
+            streams_records.StreamsGroupTargetAssignmentMetadataKey(group.group_id),
+            streams_records.StreamsGroupTargetAssignmentMetadataValue(epoch, now_ms),
         )
     )
     tasks = NO_TASKS if member is None else answer[member.member_id]

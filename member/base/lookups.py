@@ -7,10 +7,7 @@ from itertools import filterfalse
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.member.base.actions import (
-    ResolveTopicNames,
-    SendFindCoordinator,
-)
+from fencepost.member.base import actions
 from fencepost.member.base.backoff import Backoff
 
 REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -65,11 +62,11 @@ class CoordinatorLookup:
         if token > self._last and any(code in REDISCOVER for code in codes):
             self.lost(now_ms)
 
-    def request(self, now_ms: int) -> SendFindCoordinator | None:
+    def request(self, now_ms: int) -> actions.SendFindCoordinator | None:
         """Return the lookup, if one is due."""
         if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
-        action = SendFindCoordinator(next(self._tokens))
+        action = actions.SendFindCoordinator(next(self._tokens))
         self.in_flight = self._last = action.token
         return action
 
@@ -124,13 +121,13 @@ class ResolvedTopicNames:
         """Return true if no lookup for any of these has ended yet; its name may be known soon."""
         return any(topic_id not in self._asked for topic_id in topic_ids)
 
-    def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:
+    def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> actions.ResolveTopicNames | None:
         """Return the lookup of these ids, if one is due. Ids that were never looked up do not wait."""
         if not topic_ids or self.in_flight is not None:
             return None
         if now_ms < self.retry_at_ms and not self.never_answered(topic_ids):
             return None
-        action = ResolveTopicNames(next(self._tokens), topic_ids)
+        action = actions.ResolveTopicNames(next(self._tokens), topic_ids)
         self.in_flight = action.token
         self._asking = topic_ids
         return action

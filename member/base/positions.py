@@ -15,11 +15,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchRequest, OffsetFetchResponse
-from fencepost.member.base.actions import (
-    FetchOffsets,
-    FindLogOffsets,
-    FindOffsetsByDuration,
-)
+from fencepost.member.base import actions
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.errors import NoOffsetForPartition, PositionOutOfRange
@@ -302,7 +298,7 @@ class Positions:
         """Return true if a committed offset has to be fetched."""
         return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
-    def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
+    def fetch_request(self, epoch: int, now_ms: int) -> actions.FetchOffsets | None:
         """Return the OffsetFetch for all partitions that need one, if it is due."""
         if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
             return None
@@ -316,7 +312,7 @@ class Positions:
             partitions=tuple(self._asked),
             require_stable=True,
         )
-        action = FetchOffsets(next(self._tokens), request)
+        action = actions.FetchOffsets(next(self._tokens), request)
         self.fetch_in_flight = action.token
         return action
 
@@ -349,7 +345,7 @@ class Positions:
         self._positions_found()
         return undecided
 
-    def reset_request(self, now_ms: int) -> FindLogOffsets | FindOffsetsByDuration | None:
+    def reset_request(self, now_ms: int) -> actions.FindLogOffsets | actions.FindOffsetsByDuration | None:
         """Return the lookup in the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
@@ -360,8 +356,8 @@ class Positions:
         partitions = tuple(self._reset_asked)
         duration_ms = self._config.offset_reset_duration_ms
         if duration_ms is not None:
-            return FindOffsetsByDuration(token, partitions, duration_ms)
-        return FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
+            return actions.FindOffsetsByDuration(token, partitions, duration_ms)
+        return actions.FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> bool:
         """Start at these; partitions that are missing are looked up again. Return true if the response is

@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-)
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.ids import MemberId
 
 
@@ -17,7 +14,7 @@ class Subscriber(NamedTuple):
 
     member_id: MemberId
     instance_id: str | None
-    subscription: ConsumerProtocolSubscription | None
+    subscription: consumer_protocol.ConsumerProtocolSubscription | None
     """None if its bytes are not a subscription: such a member is given nothing."""
 
 
@@ -34,12 +31,12 @@ class Assignor(Protocol):
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
+    ) -> Mapping[MemberId, consumer_protocol.ConsumerProtocolAssignment]:
         """As the leader, return the assignment of each member. Topics that do not exist are not in
         `partitions`.
 
         Members that are left out are given nothing. It must not raise because of another member's data.
         """
 
-    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
+    def on_assignment(self, assignment: consumer_protocol.ConsumerProtocolAssignment) -> int | None:
         """Take this member's assignment. Return the delay in ms after which it has to join again, or None."""

@@ -8,14 +8,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.member.base.driver import MemberDriver
@@ -135,11 +128,11 @@ class ClassicDriver(MemberDriver):
 def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
     """The response that stands for a refusal by the transport."""
     match request:
-        case JoinGroupRequest():
-            return JoinGroupResponse(error_code=code)
-        case SyncGroupRequest():
-            return SyncGroupResponse(error_code=code)
-        case HeartbeatRequest():
-            return HeartbeatResponse(error_code=code)
+        case classic.JoinGroupRequest():
+            return classic.JoinGroupResponse(error_code=code)
+        case classic.SyncGroupRequest():
+            return classic.SyncGroupResponse(error_code=code)
+        case classic.HeartbeatRequest():
+            return classic.HeartbeatResponse(error_code=code)
         case _:
             return LeaveGroupResponse(error_code=code)

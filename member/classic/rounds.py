@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from fencepost.coordinator.protocol.classic import (
-    CONSUMER_PROTOCOL_TYPE,
-    NO_GENERATION,
-    HeartbeatRequest,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment as GroupAssignment
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    MalformedConsumerProtocol,
-    read_subscription,
-    write_assignment,
-    write_subscription,
-)
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.classic.actions import CountPartitions, SendGroupRequest
@@ -110,25 +95,25 @@ class Rounds:
         for topic, number in owned:
             partitions[topic] = (*partitions.get(topic, ()), number)
         protocols = tuple(
-            JoinGroupProtocol(
+            classic.JoinGroupProtocol(
                 name=assignor.name,
-                metadata=write_subscription(
-                    ConsumerProtocolSubscription(
+                metadata=consumer_protocol.write_subscription(
+                    consumer_protocol.ConsumerProtocolSubscription(
                         topics=topics,
                         user_data=assignor.user_data(),
                         owned=partitions,
-                        generation=generation or NO_GENERATION,
+                        generation=generation or classic.NO_GENERATION,
                         rack_id=self._config.client_rack,
                     )
                 ),
             )
             for assignor in assignors
         )
-        request = JoinGroupRequest(
+        request = classic.JoinGroupRequest(
             group_id=self._group_id,
             member_id=member_id,
             instance_id=self._config.group_instance_id,
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_type=classic.CONSUMER_PROTOCOL_TYPE,
             protocols=protocols,
             session_timeout_ms=self._config.session_timeout_ms,
             rebalance_timeout_ms=self._config.max_poll_interval_ms,
@@ -141,12 +126,12 @@ class Rounds:
         self, member_id: MemberId, generation: int, assignments: dict[MemberId, bytes]
     ) -> SendGroupRequest:
         """Return the SyncGroup, now in flight."""
-        request = SyncGroupRequest(
+        request = classic.SyncGroupRequest(
             group_id=self._group_id,
             generation=generation,
             member_id=member_id,
             instance_id=self._config.group_instance_id,
-            protocol_type=CONSUMER_PROTOCOL_TYPE,
+            protocol_type=classic.CONSUMER_PROTOCOL_TYPE,
             protocol_name=self.protocol,
             assignments=assignments,
         )
@@ -160,7 +145,7 @@ class Rounds:
         """Return the heartbeat, if it is due."""
         if self.beat_in_flight is not None or now_ms < self.beat_at_ms:
             return None
-        request = HeartbeatRequest(
+        request = classic.HeartbeatRequest(
             group_id=self._group_id,
             generation=generation,
             member_id=member_id,
@@ -172,7 +157,7 @@ class Rounds:
 
     # -- leading -----------------------------------------------------------------------------------------
 
-    def joined(self, response: JoinGroupResponse) -> None:
+    def joined(self, response: classic.JoinGroupResponse) -> None:
         """Take in that the generation has begun; the response to a leader lists the members."""
         self.succeeded()
         self.protocol = response.protocol_name or ""
@@ -202,11 +187,14 @@ class Rounds:
         that gets nothing."""
         given = assignor.assign(counts, self.roster)
         nothing = GroupAssignment(partitions={})
-        return {each.member_id: write_assignment(given.get(each.member_id, nothing)) for each in self.roster}
+        return {
+            each.member_id: consumer_protocol.write_assignment(given.get(each.member_id, nothing))
+            for each in self.roster
+        }
 
 
-def _subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
+def _subscription(metadata: bytes) -> consumer_protocol.ConsumerProtocolSubscription | None:
     try:
-        return read_subscription(metadata)
-    except MalformedConsumerProtocol:
+        return consumer_protocol.read_subscription(metadata)
+    except consumer_protocol.MalformedConsumerProtocol:
         return None

@@ -7,19 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.member.base.actions import (
-    CommitFinished,
-    FetchOffsets,
-    FindLogOffsets,
-    FindOffsetsByDuration,
-    LeaveFinished,
-    RaiseToApplication,
-    ResolveTopicNames,
-    RunCallback,
-    SendCommit,
-    SendFindCoordinator,
-    WakeApplication,
-)
+from fencepost.member.base import actions
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 
 
@@ -43,16 +31,16 @@ class ConsumerMoved(msgspec.Struct, frozen=True, gc=False):
 
 Action: TypeAlias = (
     SendHeartbeat
-    | SendFindCoordinator
-    | ResolveTopicNames
-    | SendCommit
-    | FetchOffsets
-    | FindLogOffsets
-    | FindOffsetsByDuration
-    | RunCallback
+    | actions.SendFindCoordinator
+    | actions.ResolveTopicNames
+    | actions.SendCommit
+    | actions.FetchOffsets
+    | actions.FindLogOffsets
+    | actions.FindOffsetsByDuration
+    | actions.RunCallback
     | ConsumerMoved
-    | RaiseToApplication
-    | CommitFinished
-    | LeaveFinished
-    | WakeApplication
+    | actions.RaiseToApplication
+    | actions.CommitFinished
+    | actions.LeaveFinished
+    | actions.WakeApplication
 )

@@ -11,17 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from fencepost.coordinator.protocol.ids import (
-    LEAVE_EPOCH,
-    NO_PARTITIONS,
-    STATIC_LEAVE_EPOCH,
-    MemberId,
-    Partitions,
-)
+from fencepost.coordinator.protocol import consumer, ids
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption
@@ -49,7 +39,7 @@ class SentFields:
         self.regex: str | None = None
         self.empty_regex = False
         self.assignor: str | None = None
-        self.owned: tuple[int, Partitions] | None = None
+        self.owned: tuple[int, ids.Partitions] | None = None
 
 
 class HeldInstance:
@@ -63,7 +53,7 @@ class HeldInstance:
 
     __slots__ = ("_config", "_member_id", "_refusals", "holders", "is_released")
 
-    def __init__(self, member_id: MemberId, config: ConsumerConfig) -> None:
+    def __init__(self, member_id: ids.MemberId, config: ConsumerConfig) -> None:
         self._member_id = member_id
         self._config = config
         self.holders = config.instance_holders
@@ -103,7 +93,7 @@ class HeartbeatView(NamedTuple):
     subscription: Subscription
     local_epoch: int
     """Number of the last target that was worked off."""
-    owned: Partitions
+    owned: ids.Partitions
 
 
 class Heartbeats:
@@ -129,7 +119,7 @@ class Heartbeats:
     def __init__(
         self,
         group_id: str,
-        member_id: MemberId,
+        member_id: ids.MemberId,
         config: ConsumerConfig,
         backoff: Backoff,
         tokens: Iterator[int],
@@ -166,7 +156,7 @@ class Heartbeats:
 
     def joined_owning_nothing(self, local_epoch: int) -> None:
         """Note that the join itself reported that nothing is owned, as the target requires."""
-        self._sent.owned = (local_epoch, NO_PARTITIONS)
+        self._sent.owned = (local_epoch, ids.NO_PARTITIONS)
 
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
         """Return the time at which the next heartbeat may be sent, if none is in flight; an acknowledgement
@@ -187,7 +177,7 @@ class Heartbeats:
         self.in_flight = action.token
         return action
 
-    def has_news(self, subscription: Subscription, local_epoch: int, owned: Partitions) -> bool:
+    def has_news(self, subscription: Subscription, local_epoch: int, owned: ids.Partitions) -> bool:
         """Return true if the next heartbeat of a stable member would carry anything."""
         sent = self._sent
         return (
@@ -205,19 +195,19 @@ class Heartbeats:
             self._keepalive = SendHeartbeat(next(self._tokens), request)
         return self._keepalive
 
-    def leave_request(self, option: CloseOption) -> ConsumerGroupHeartbeatRequest | None:
+    def leave_request(self, option: CloseOption) -> consumer.ConsumerGroupHeartbeatRequest | None:
         """Return the heartbeat that leaves; None if the coordinator does not need it."""
         epoch = self._leave_epoch(option)
         if not self.may_be_member or epoch is None:
             return None
         return self._bare_request(epoch, self._member_id)
 
-    def instance_release(self, holder: MemberId) -> ConsumerGroupHeartbeatRequest:
+    def instance_release(self, holder: ids.MemberId) -> consumer.ConsumerGroupHeartbeatRequest:
         """Return the leave that frees the instance id, if this member id holds it."""
-        return self._bare_request(STATIC_LEAVE_EPOCH, holder)
+        return self._bare_request(ids.STATIC_LEAVE_EPOCH, holder)
 
-    def _bare_request(self, epoch: int, member_id: MemberId) -> ConsumerGroupHeartbeatRequest:
-        return ConsumerGroupHeartbeatRequest(
+    def _bare_request(self, epoch: int, member_id: ids.MemberId) -> consumer.ConsumerGroupHeartbeatRequest:
+        return consumer.ConsumerGroupHeartbeatRequest(
             group_id=self._group_id,
             member_id=member_id,
             member_epoch=epoch,
@@ -227,8 +217,8 @@ class Heartbeats:
 
     def _leave_epoch(self, option: CloseOption) -> int | None:
         if self._config.group_instance_id is None:
-            return None if option is CloseOption.REMAIN_IN_GROUP else LEAVE_EPOCH
-        return LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else STATIC_LEAVE_EPOCH
+            return None if option is CloseOption.REMAIN_IN_GROUP else ids.LEAVE_EPOCH
+        return ids.LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else ids.STATIC_LEAVE_EPOCH
 
     def _says_nothing(self, view: HeartbeatView) -> bool:
         if view.epoch <= 0:
@@ -238,7 +228,7 @@ class Heartbeats:
             local_epoch, owned = self._sent.owned
         return not self.has_news(view.subscription, local_epoch, owned)
 
-    def _request(self, view: HeartbeatView) -> ConsumerGroupHeartbeatRequest:
+    def _request(self, view: HeartbeatView) -> consumer.ConsumerGroupHeartbeatRequest:
         sent, config = self._sent, self._config
         full = sent.full = view.joining or sent.full
         names = view.subscription.names if full or sent.names != view.subscription.names else None
@@ -253,9 +243,9 @@ class Heartbeats:
         assignor = (
             config.group_remote_assignor if full or sent.assignor != config.group_remote_assignor else None
         )
-        partitions: Partitions | None = None
+        partitions: ids.Partitions | None = None
         if view.joining:
-            partitions = NO_PARTITIONS
+            partitions = ids.NO_PARTITIONS
             sent.owned = None
         elif full or (not view.reconciling and sent.owned != (view.local_epoch, view.owned)):
             partitions = view.owned
@@ -266,7 +256,7 @@ class Heartbeats:
             view.subscription.regex,
             config.group_remote_assignor,
         )
-        return ConsumerGroupHeartbeatRequest(
+        return consumer.ConsumerGroupHeartbeatRequest(
             group_id=self._group_id,
             member_id=self._member_id,
             member_epoch=view.epoch,
@@ -287,7 +277,7 @@ class Heartbeats:
         self.in_flight = None
         return self._expected
 
-    def succeeded(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+    def succeeded(self, response: consumer.ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
         """Note that the coordinator took the values that were sent; the interval starts."""
         if self._sent.empty_regex:
             self._sent.regex_may_be_known = self._sent.empty_regex = False

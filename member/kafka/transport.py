@@ -22,19 +22,8 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
 )
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.cluster import (
-    FindCoordinatorRequest,
-    FindCoordinatorResponse,
-    MetadataRequest,
-    MetadataResponse,
-    TopicReference,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
@@ -155,7 +144,7 @@ class KafkaTransport:
         if self._coordinator is None:
             raise Disconnected("no coordinator is known")
         match request:
-            case ConsumerGroupHeartbeatRequest():
+            case consumer.ConsumerGroupHeartbeatRequest():
                 answer: Response = await self._ask_coordinator(_HEARTBEAT, request, timeout_ms)
                 return answer
             case JoinGroupRequest():
@@ -167,7 +156,7 @@ class KafkaTransport:
             case HeartbeatRequest():
                 beat: Response = await self._ask_coordinator(_BEAT, request, timeout_ms)
                 return beat
-            case LeaveGroupRequest():
+            case consumer.LeaveGroupRequest():
                 call = LeaveGroupCall(group_id=request.group_id, members=(request,))
                 return _leave_response(await self._ask_coordinator(_LEAVE, call, timeout_ms))
             case StreamsGroupHeartbeatRequest():
@@ -211,8 +200,8 @@ class KafkaTransport:
             raise TransportError(str(error)) from error
 
     async def _find_coordinator(self, group_id: str) -> None:
-        request = FindCoordinatorRequest(keys=(group_id,))
-        answer: FindCoordinatorResponse = await self._ask(
+        request = cluster.FindCoordinatorRequest(keys=(group_id,))
+        answer: cluster.FindCoordinatorResponse = await self._ask(
             self._connections.any_node(), _FIND_COORDINATOR, request, self._timeout_ms
         )
         (found,) = answer.coordinators
@@ -224,20 +213,21 @@ class KafkaTransport:
         self._coordinator = node.node_id
 
     async def _topic_names(self, topic_ids: tuple[TopicId, ...]) -> Mapping[TopicId, str]:
-        request = MetadataRequest(
-            topics=tuple(TopicReference(topic_id=topic_id) for topic_id in topic_ids),
+        request = cluster.MetadataRequest(
+            topics=tuple(cluster.TopicReference(topic_id=topic_id) for topic_id in topic_ids),
             allow_auto_topic_creation=False,
         )
-        answer: MetadataResponse = await self._ask(
+        answer: cluster.MetadataResponse = await self._ask(
             self._connections.any_node(), _METADATA, request, self._timeout_ms, group=COORDINATION
         )
         return {topic.topic_id: topic.name for topic in answer.topics if topic.topic_id and topic.name}
 
     async def _partition_counts(self, topics: tuple[str, ...]) -> Mapping[str, int]:
-        request = MetadataRequest(
-            topics=tuple(TopicReference(name=topic) for topic in topics), allow_auto_topic_creation=False
+        request = cluster.MetadataRequest(
+            topics=tuple(cluster.TopicReference(name=topic) for topic in topics),
+            allow_auto_topic_creation=False,
         )
-        answer: MetadataResponse = await self._ask(
+        answer: cluster.MetadataResponse = await self._ask(
             self._connections.any_node(), _METADATA, request, self._timeout_ms, group=COORDINATION
         )
         return {
@@ -291,10 +281,10 @@ def _by_topic(partitions: Iterable[T], partition_of: Callable[[T], TopicPartitio
     return topics
 
 
-def _leave_response(reply: LeaveGroupReply) -> LeaveGroupResponse:
+def _leave_response(reply: LeaveGroupReply) -> consumer.LeaveGroupResponse:
     """Return the response for the only member; an error of the group is its own."""
     if reply.error_code is not ErrorCode.NONE or not reply.members:
-        return LeaveGroupResponse(error_code=reply.error_code)
+        return consumer.LeaveGroupResponse(error_code=reply.error_code)
     return reply.members[0]
 
 

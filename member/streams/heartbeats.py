@@ -14,25 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, streams
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicId
 from fencepost.coordinator.protocol.machine import StateTable
-from fencepost.coordinator.protocol.streams import (
-    NO_TASK_IDS,
-    Endpoint,
-    Status,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    TaskIds,
-    TopicInfo,
-    Topology,
-)
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberEvent, ConsumerMemberState
 
 STREAMS_MEMBER: StateTable[ConsumerMemberState, ConsumerMemberEvent] = StateTable(
@@ -48,13 +33,13 @@ CHANGELOG_CONFIG = (("cleanup.policy", "compact"), ("message.timestamp.type", "C
 """Config of a changelog topic, as in Kafka Streams."""
 
 _NOT_READY = (
-    StatusCode.MISSING_SOURCE_TOPICS,
-    StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
-    StatusCode.MISSING_INTERNAL_TOPICS,
-    StatusCode.ASSIGNMENT_DELAYED,
+    streams.StatusCode.MISSING_SOURCE_TOPICS,
+    streams.StatusCode.INCORRECTLY_PARTITIONED_TOPICS,
+    streams.StatusCode.MISSING_INTERNAL_TOPICS,
+    streams.StatusCode.ASSIGNMENT_DELAYED,
 )
 
-_JOIN_AGAIN = ConsumerGroupHeartbeatResponse(
+_JOIN_AGAIN = consumer.ConsumerGroupHeartbeatResponse(
     error_code=ErrorCode.FENCED_MEMBER_EPOCH,
     error_message="a response was lost that may have had this member's tasks, and they are sent only once",
 )
@@ -88,19 +73,19 @@ class StreamsHeartbeats:
         topics: Sequence[str],
         process_id: str,
         changelogs: Mapping[str, str] | None = None,
-        endpoint: Endpoint | None = None,
+        endpoint: streams.Endpoint | None = None,
     ) -> None:
         self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
         """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
         self.asks_for_shutdown = False
         """Every request from now on asks for the shutdown of the application, the leave included."""
-        self.statuses: tuple[Status, ...] = ()
+        self.statuses: tuple[streams.Status, ...] = ()
         """The status of the group, as of the last response."""
         self._process_id = process_id
-        self._topology = Topology(
+        self._topology = streams.Topology(
             epoch=0,
             subtopologies=tuple(
-                Subtopology(
+                streams.Subtopology(
                     subtopology_id=number,
                     source_topics=(topic,),
                     state_changelog_topics=_changelogs(changelogs, topic),
@@ -110,9 +95,9 @@ class StreamsHeartbeats:
         )
         self._endpoint_epoch = -1
         self._endpoint = endpoint
-        self._owned: TaskIds | None = None
+        self._owned: streams.TaskIds | None = None
         """The active tasks that the last request with any listed."""
-        self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
+        self._passive: tuple[streams.TaskIds, streams.TaskIds] = streams.NO_TASK_IDS, streams.NO_TASK_IDS
         """The standby and warm-up tasks that the group gave last: they are ignored."""
         self._confirms = False
         """True if those changed, and no request since has reported that the member owns none."""
@@ -131,9 +116,11 @@ class StreamsHeartbeats:
     @property
     def shutdown_requested(self) -> bool:
         """True if some client of the application asked for the shutdown of all of them."""
-        return any(status.code is StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
+        return any(status.code is streams.StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
 
-    def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
+    def request(
+        self, request: consumer.ConsumerGroupHeartbeatRequest
+    ) -> streams.StreamsGroupHeartbeatRequest:
         """Return the request that is sent to the coordinator in place of this one."""
         joins = request.member_epoch == JOIN_EPOCH
         owned = request.topic_partitions
@@ -142,7 +129,7 @@ class StreamsHeartbeats:
         elif self._confirms:
             owned = self._owned
         self._sent_epoch = request.member_epoch
-        return StreamsGroupHeartbeatRequest(
+        return streams.StreamsGroupHeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,
             member_epoch=request.member_epoch,
@@ -152,8 +139,8 @@ class StreamsHeartbeats:
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             topology=self._topology if joins else None,
             active_tasks=owned,
-            standby_tasks=None if owned is None else NO_TASK_IDS,
-            warmup_tasks=None if owned is None else NO_TASK_IDS,
+            standby_tasks=None if owned is None else streams.NO_TASK_IDS,
+            warmup_tasks=None if owned is None else streams.NO_TASK_IDS,
             process_id=self._process_id if joins else None,
             user_endpoint=self._endpoint if joins else None,
             shutdown_application=self.asks_for_shutdown,
@@ -167,7 +154,9 @@ class StreamsHeartbeats:
         else:
             self._was_lost = True
 
-    def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
+    def response(
+        self, response: streams.StreamsGroupHeartbeatResponse
+    ) -> consumer.ConsumerGroupHeartbeatResponse:
         """Return the response that the member's machine receives; the data that it has no use for is kept
         here."""
         if response.error_code:
@@ -185,7 +174,7 @@ class StreamsHeartbeats:
                 self._passive = tasks.standby, tasks.warmup
                 self._confirms = True
             self._was_lost = self._was_refused = False
-        return ConsumerGroupHeartbeatResponse(
+        return consumer.ConsumerGroupHeartbeatResponse(
             error_code=response.error_code,
             error_message=response.error_message,
             member_id=response.member_id,
@@ -201,8 +190,8 @@ class StreamsHeartbeats:
         return self._was_lost or (self._was_refused and epoch != self._sent_epoch)
 
 
-def _changelogs(changelogs: Mapping[str, str] | None, topic: str) -> tuple[TopicInfo, ...]:
+def _changelogs(changelogs: Mapping[str, str] | None, topic: str) -> tuple[streams.TopicInfo, ...]:
     """Return the changelog of a topic's stores, as Kafka Streams requests it."""
     if changelogs is None:
         return ()
-    return (TopicInfo(name=changelogs[topic], configs=CHANGELOG_CONFIG),)
+    return (streams.TopicInfo(name=changelogs[topic], configs=CHANGELOG_CONFIG),)

@@ -18,18 +18,11 @@ from itertools import chain, starmap
 
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.consumer_protocol import read_assignment
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    MemberId,
-    Partitions,
-    TopicPartition,
-    topic_partitions,
-)
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
@@ -41,22 +34,22 @@ class Claims:
     """The claims of all members of one group."""
 
     def __init__(self) -> None:
-        self._claimants: dict[TopicPartition, MemberId] = {}
-        self._claimed: dict[MemberId, frozenset[TopicPartition]] = {}
+        self._claimants: dict[ids.TopicPartition, ids.MemberId] = {}
+        self._claimed: dict[ids.MemberId, frozenset[ids.TopicPartition]] = {}
         """The same, by member."""
-        self._unknown: dict[MemberId, frozenset[TopicPartition]] = {}
+        self._unknown: dict[ids.MemberId, frozenset[ids.TopicPartition]] = {}
         """Partitions that members believe that they own, and that their group can't know of."""
-        self._epochs: dict[MemberId, int] = {}
+        self._epochs: dict[ids.MemberId, int] = {}
 
-    def stored(self, member_id: MemberId, epoch: int | None) -> None:
+    def stored(self, member_id: ids.MemberId, epoch: int | None) -> None:
         """Note that the coordinator keeps this member at this epoch; None: it has removed it."""
-        if epoch is None or epoch == STATIC_LEAVE_EPOCH:
+        if epoch is None or epoch == ids.STATIC_LEAVE_EPOCH:
             self._epochs.pop(member_id, None)
             self.drop_all(member_id)
         else:
             self._epochs[member_id] = epoch
 
-    def claim(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
+    def claim(self, member_id: ids.MemberId, partitions: Iterable[ids.TopicPartition]) -> Iterator[Finding]:
         """Note that a member believes from now on that it owns these."""
         epoch = self._epochs.get(member_id)
         if epoch is None:
@@ -75,7 +68,7 @@ class Claims:
                 )
         self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
 
-    def known(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> None:
+    def known(self, member_id: ids.MemberId, partitions: frozenset[ids.TopicPartition]) -> None:
         """Note that the member's group knows of these from now on, and can't know of any others that it
         claims."""
         unknown = without(self._claimed.get(member_id, NOTHING), partitions)
@@ -83,17 +76,19 @@ class Claims:
         if unknown:
             self._unknown[member_id] = unknown
 
-    def is_in_doubt(self, member_id: MemberId) -> bool:
+    def is_in_doubt(self, member_id: ids.MemberId) -> bool:
         """Return true if its group can't know of all that the member believes that it owns."""
         return member_id in self._unknown
 
-    def assigned(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
+    def assigned(
+        self, member_id: ids.MemberId, partitions: frozenset[ids.TopicPartition]
+    ) -> Iterator[Finding]:
         """Note that the coordinator knows from now on that the member has these."""
         found = self._unknown[member_id] & partitions
         self.drop(member_id, found)
         yield from self.claim(member_id, sorted(found))
 
-    def drop(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> None:
+    def drop(self, member_id: ids.MemberId, partitions: Iterable[ids.TopicPartition]) -> None:
         """Note that a member no longer believes that it owns these."""
         dropped = as_set(tuple(partitions))
         if member_id in self._unknown:
@@ -106,7 +101,7 @@ class Claims:
                 del self._claimants[partition]
             self._claimed[member_id] = left
 
-    def drop_all(self, member_id: MemberId) -> None:
+    def drop_all(self, member_id: ids.MemberId) -> None:
         """The member is removed, or fenced."""
         self._unknown.pop(member_id, None)
         for partition in sorted(self._claimed.pop(member_id, ())):
@@ -123,8 +118,8 @@ class OneClaimant(Checker):
 
     def __init__(self) -> None:
         self._groups: defaultdict[str, Claims] = defaultdict(Claims)
-        self._member_ids: dict[str, MemberId] = {}
-        self._generations: dict[MemberId, int] = {}
+        self._member_ids: dict[str, ids.MemberId] = {}
+        self._generations: dict[ids.MemberId, int] = {}
         """The generation for which each member of a classic group has joined, or was taken into it."""
         self._generation = 0
         self._classic: ClassicGroup | None = None
@@ -154,12 +149,12 @@ class OneClaimant(Checker):
                     claims.known(key.member_id, _given(before.members[key.member_id]))
                 if isinstance(value, _ASSIGNED) and claims.is_in_doubt(key.member_id):
                     self.report_all(claims.assigned(key.member_id, self._named(value.assigned)))
-        if type(event) is ConsumerGroupHeartbeatRequest and event.member_epoch == JOIN_EPOCH:
+        if type(event) is ConsumerGroupHeartbeatRequest and event.member_epoch == ids.JOIN_EPOCH:
             self._joined(event.member_id)
         if group is not None and type(event) is not HeartbeatRequest:
             self._in_generation(group, outcome, event)
 
-    def _joined(self, member_id: MemberId) -> None:
+    def _joined(self, member_id: ids.MemberId) -> None:
         """Note that a late join takes partitions from its member, as the coordinator releases them."""
         live = self.world.active
         group = None if live is None else live.groups.get(self.world.group_id)
@@ -167,15 +162,15 @@ class OneClaimant(Checker):
         if member is not None and self._has_an_epoch(member_id):
             self._claims().known(member_id, self._named(member.assigned))
 
-    def _has_an_epoch(self, member_id: MemberId) -> bool:
+    def _has_an_epoch(self, member_id: ids.MemberId) -> bool:
         """Return true if a process is this member, and has received the response to a join."""
         host = self.world.hosts_by_member.get(member_id)
         if host is None or self._member_ids.get(host) != member_id:
             return False
         driver = self.world.members[host].driver
-        return driver is not None and driver.member_epoch > JOIN_EPOCH
+        return driver is not None and driver.member_epoch > ids.JOIN_EPOCH
 
-    def _named(self, partitions: Partitions) -> frozenset[TopicPartition]:
+    def _named(self, partitions: ids.Partitions) -> frozenset[ids.TopicPartition]:
         names = self.world.topics
         return _all((names.name_of(topic_id) or "", numbers) for topic_id, numbers in partitions.items())
 
@@ -231,7 +226,7 @@ class OneClaimant(Checker):
             self._claims().drop_topic(topic)
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+        self, host: str, kind: str, phase: str, partitions: Iterable[ids.TopicPartition], now_us: int
     ) -> None:
         """Claims begin and end with callbacks."""
         member_id = self._member_ids[host] = self.world.members[host].member_id
@@ -241,10 +236,10 @@ class OneClaimant(Checker):
             self._claims().drop(member_id, partitions)
 
 
-def _given(member: ClassicGroupMember) -> frozenset[TopicPartition]:
+def _given(member: ClassicGroupMember) -> frozenset[ids.TopicPartition]:
     """Return the partitions that the leader has assigned to it last."""
     return _all(read_assignment(member.assignment).partitions.items())
 
 
-def _all(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[TopicPartition]:
-    return frozenset(chain.from_iterable(starmap(topic_partitions, topics)))
+def _all(topics: Iterable[tuple[str, Iterable[int]]]) -> frozenset[ids.TopicPartition]:
+    return frozenset(chain.from_iterable(starmap(ids.topic_partitions, topics)))

@@ -12,15 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-    Token,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import (
     MalformedConsumerProtocol,
@@ -89,7 +81,7 @@ class ExpectedGroup:
         """Before this time no deadline passes."""
         self.now = Expected()
         self._now_ms = 0
-        self._seen: Mapping[Token, Answer] = {}
+        self._seen: Mapping[classic.Token, Answer] = {}
         self._kept = True
 
     @classmethod
@@ -122,7 +114,7 @@ class ExpectedGroup:
                 group._start()
         return group
 
-    def begin(self, now_ms: int, seen: Mapping[Token, Answer], *, kept: bool = True) -> None:
+    def begin(self, now_ms: int, seen: Mapping[classic.Token, Answer], *, kept: bool = True) -> None:
         """Begin an event. `seen` are the responses that were sent: they show which choice was made.
 
         `kept` is true if a member that came back was accepted without a rebalance, when both are allowed.
@@ -206,13 +198,13 @@ class ExpectedGroup:
 
     # -- requests -----------------------------------------------------------------------------------------
 
-    def joins(self, request: JoinGroupRequest) -> None:
+    def joins(self, request: classic.JoinGroupRequest) -> None:
         """Take in a JoinGroup to a group that exists, or was just made."""
         error = self._join(request)
         if error is not None:
-            self._answer(request.token, JoinGroupResponse(error_code=error))
+            self._answer(request.token, classic.JoinGroupResponse(error_code=error))
 
-    def _join(self, request: JoinGroupRequest) -> ErrorCode | None:
+    def _join(self, request: classic.JoinGroupRequest) -> ErrorCode | None:
         member_id, instance_id = request.member_id, request.instance_id
         offers = offers_of(request)
         if not self._has_room(member_id):
@@ -262,16 +254,18 @@ class ExpectedGroup:
         names = {name for name, _ in offers}
         return protocol_type == self.protocol_type and bool(self.common() & names if self.members else names)
 
-    def _new_id(self, request: JoinGroupRequest) -> MemberId:
+    def _new_id(self, request: classic.JoinGroupRequest) -> MemberId:
         return f"{request.instance_id or request.client_id}-{request.new_member_suffix}"
 
-    def _give_id(self, request: JoinGroupRequest) -> None:
+    def _give_id(self, request: classic.JoinGroupRequest) -> None:
         member_id = self._new_id(request)
         self.given_ids.add(member_id)
         self._set(Deadline("session", member_id), request.session_timeout_ms)
-        self._answer(request.token, JoinGroupResponse(error_code=_E.MEMBER_ID_REQUIRED, member_id=member_id))
+        self._answer(
+            request.token, classic.JoinGroupResponse(error_code=_E.MEMBER_ID_REQUIRED, member_id=member_id)
+        )
 
-    def _add(self, request: JoinGroupRequest, member_id: MemberId, offers: Offered) -> None:
+    def _add(self, request: classic.JoinGroupRequest, member_id: MemberId, offers: Offered) -> None:
         member = ExpectedMember(
             member_id,
             request.instance_id,
@@ -290,23 +284,23 @@ class ExpectedGroup:
         self._set(Deadline("session", member_id), _FIRST_JOIN_MS)
         self._start_or_complete()
 
-    def _update(self, request: JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
+    def _update(self, request: classic.JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
         if member.join is not None:
-            self._answer(member.join, JoinGroupResponse(error_code=_E.REBALANCE_IN_PROGRESS))
+            self._answer(member.join, classic.JoinGroupResponse(error_code=_E.REBALANCE_IN_PROGRESS))
         member.offers = offers
         member.rebalance_ms = request.rebalance_timeout_ms
         member.session_ms = request.session_timeout_ms
         member.join = request.token
 
-    def _replace(self, request: JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
+    def _replace(self, request: classic.JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
         """A static member came back without its id: it gets a new one, and the old one is fenced."""
         old_id, new_id, was_leader = member.member_id, self._new_id(request), self.leader or ""
         before = member.offers, member.rebalance_ms, member.session_ms
         if member.join is not None:
-            self._answer(member.join, JoinGroupResponse(error_code=_E.FENCED_INSTANCE_ID))
+            self._answer(member.join, classic.JoinGroupResponse(error_code=_E.FENCED_INSTANCE_ID))
             member.join = None
         if member.sync is not None:
-            self._answer(member.sync, SyncGroupResponse(error_code=_E.FENCED_INSTANCE_ID))
+            self._answer(member.sync, classic.SyncGroupResponse(error_code=_E.FENCED_INSTANCE_ID))
             member.sync = None
         self._rename(old_id, new_id)
         self._update(request, member, offers)
@@ -321,7 +315,7 @@ class ExpectedGroup:
             self._answer(request.token, told)
 
             def undo(code: ErrorCode) -> None:
-                self.now.answers[request.token] = JoinGroupResponse(error_code=code)
+                self.now.answers[request.token] = classic.JoinGroupResponse(error_code=code)
                 self._rename(new_id, old_id)
                 member.offers, member.rebalance_ms, member.session_ms = before
                 self._heard(member)
@@ -347,7 +341,7 @@ class ExpectedGroup:
             self.unsynced.remove(old_id)
             self.unsynced.add(new_id)
 
-    def syncs(self, request: SyncGroupRequest) -> None:
+    def syncs(self, request: classic.SyncGroupRequest) -> None:
         """Take in a SyncGroup: the leader brings the assignment, the others receive theirs."""
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE and not (
@@ -358,7 +352,7 @@ class ExpectedGroup:
         if error is _E.NONE and self.phase is JOINING:
             error = _E.REBALANCE_IN_PROGRESS
         if error is not _E.NONE:
-            self._answer(request.token, SyncGroupResponse(error_code=error))
+            self._answer(request.token, classic.SyncGroupResponse(error_code=error))
             return
         member = self.members[request.member_id]
         self.unsynced.discard(member.member_id)
@@ -368,12 +362,12 @@ class ExpectedGroup:
             self._answer(request.token, self._assignment(member.assignment))
             return
         if member.sync is not None:
-            self._answer(member.sync, SyncGroupResponse(error_code=_E.REBALANCE_IN_PROGRESS))
+            self._answer(member.sync, classic.SyncGroupResponse(error_code=_E.REBALANCE_IN_PROGRESS))
         member.sync = request.token
         if member.member_id == self.leader:
             self._assign(request, member)
 
-    def _assign(self, request: SyncGroupRequest, leader: ExpectedMember) -> None:
+    def _assign(self, request: classic.SyncGroupRequest, leader: ExpectedMember) -> None:
         waiting = [member for member in self.members.values() if member.sync is not None]
         given = request.assignments
         for member in waiting:
@@ -391,12 +385,12 @@ class ExpectedGroup:
         def undo(code: ErrorCode) -> None:
             leader.sync = None
             self._fail_syncs(code)
-            self._answer(request.token, SyncGroupResponse(error_code=code))
+            self._answer(request.token, classic.SyncGroupResponse(error_code=code))
             self._start()
 
         self._write(given, later=written, undo=undo)
 
-    def beats(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
+    def beats(self, request: classic.HeartbeatRequest, now_ms: int) -> ErrorCode:
         """Return the error of the response to a Heartbeat."""
         self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.generation)
@@ -452,9 +446,9 @@ class ExpectedGroup:
         error."""
         for member in self.members.values():
             if member.join is not None:
-                self._answer(member.join, JoinGroupResponse(error_code=code))
+                self._answer(member.join, classic.JoinGroupResponse(error_code=code))
             if member.sync is not None:
-                self._answer(member.sync, SyncGroupResponse(error_code=code))
+                self._answer(member.sync, classic.SyncGroupResponse(error_code=code))
 
     # -- deadlines ----------------------------------------------------------------------------------------
 
@@ -568,7 +562,7 @@ class ExpectedGroup:
             (
                 told
                 for each in joined.values()
-                if isinstance(told := self._seen.get(each.join or 0), JoinGroupResponse)
+                if isinstance(told := self._seen.get(each.join or 0), classic.JoinGroupResponse)
             ),
             None,
         )
@@ -591,16 +585,16 @@ class ExpectedGroup:
         for member in self.members.values():
             member.assignment = b""
             if member.sync is not None:
-                self._answer(member.sync, SyncGroupResponse(error_code=code))
+                self._answer(member.sync, classic.SyncGroupResponse(error_code=code))
                 member.sync = None
                 self._heard(member)
 
     def _remove(self, member_id: MemberId) -> None:
         member = self.members.pop(member_id)
         if member.join is not None:
-            self._answer(member.join, JoinGroupResponse(error_code=_E.UNKNOWN_MEMBER_ID))
+            self._answer(member.join, classic.JoinGroupResponse(error_code=_E.UNKNOWN_MEMBER_ID))
         if member.sync is not None:
-            self._answer(member.sync, SyncGroupResponse(error_code=_E.UNKNOWN_MEMBER_ID))
+            self._answer(member.sync, classic.SyncGroupResponse(error_code=_E.UNKNOWN_MEMBER_ID))
         self.given_ids.discard(member_id)
         self.unsynced.discard(member_id)
         self._end(Deadline("session", member_id))
@@ -609,13 +603,13 @@ class ExpectedGroup:
 
     # -- responses and records ----------------------------------------------------------------------------
 
-    def _answer(self, token: Token, answer: Answer) -> None:
+    def _answer(self, token: classic.Token, answer: Answer) -> None:
         self.now.answers[token] = answer
 
     def _in_generation(
         self, member_id: MemberId, *, leads: bool, skip: bool = False, leader: MemberId | None = None
-    ) -> JoinGroupResponse:
-        return JoinGroupResponse(
+    ) -> classic.JoinGroupResponse:
+        return classic.JoinGroupResponse(
             generation=self.generation,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol,
@@ -625,9 +619,9 @@ class ExpectedGroup:
             members=self._roster() if leads else (),
         )
 
-    def _roster(self) -> tuple[JoinGroupMember, ...]:
+    def _roster(self) -> tuple[classic.JoinGroupMember, ...]:
         return tuple(
-            JoinGroupMember(
+            classic.JoinGroupMember(
                 member_id=each.member_id,
                 instance_id=each.instance_id,
                 metadata=each.metadata(self.protocol),
@@ -635,8 +629,8 @@ class ExpectedGroup:
             for each in self.members.values()
         )
 
-    def _assignment(self, assignment: bytes) -> SyncGroupResponse:
-        return SyncGroupResponse(
+    def _assignment(self, assignment: bytes) -> classic.SyncGroupResponse:
+        return classic.SyncGroupResponse(
             protocol_type=self.protocol_type, protocol_name=self.protocol, assignment=assignment
         )
 

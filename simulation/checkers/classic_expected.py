@@ -9,17 +9,12 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.protocol.classic import (
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupResponse,
-    Token,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataValue
 
-Answer: TypeAlias = JoinGroupResponse | SyncGroupResponse
+Answer: TypeAlias = classic.JoinGroupResponse | classic.SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
 """Protocols with the member's metadata in each, in its order of preference."""
 
@@ -30,7 +25,7 @@ ID_GIVEN_FIRST: Final = 4
 EMPTY, JOINING, SYNCING, STABLE, _ = ClassicGroupState
 
 
-def offers_of(request: JoinGroupRequest) -> Offered:
+def offers_of(request: classic.JoinGroupRequest) -> Offered:
     """Return what a member offers in its JoinGroup."""
     return tuple((each.name, each.metadata) for each in request.protocols)
 
@@ -77,9 +72,9 @@ class ExpectedMember:
         self.rebalance_ms = rebalance_ms
         self.offers = offers
         self.assignment = b""
-        self.join: Token | None = None
+        self.join: classic.Token | None = None
         """Its JoinGroup that waits."""
-        self.sync: Token | None = None
+        self.sync: classic.Token | None = None
         """Its SyncGroup that waits."""
         self.is_new = False
         """True if it waits in its first join."""
@@ -95,7 +90,7 @@ class Expected:
     __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
 
     def __init__(self) -> None:
-        self.answers: dict[Token, Answer] = {}
+        self.answers: dict[classic.Token, Answer] = {}
         """Responses to JoinGroup and SyncGroup requests, of this event or of earlier ones."""
         self.codes: tuple[ErrorCode, ...] = ()
         """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""

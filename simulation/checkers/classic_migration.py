@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.protocol import consumer, consumer_protocol, ids
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import (
     CONSUMER_PROTOCOL_TYPE,
@@ -20,38 +21,13 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    MalformedConsumerProtocol,
-    read_assignment,
-    read_subscription,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    NO_PARTITIONS,
-    STATIC_LEAVE_EPOCH,
-    MemberId,
-    Partitions,
-)
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
+from fencepost.simulation.checkers import classic_expected
 from fencepost.simulation.checkers.base import OF_LOG, Finding
 from fencepost.simulation.checkers.classic_account import ExpectedGroup
-from fencepost.simulation.checkers.classic_expected import (
-    ID_GIVEN_FIRST,
-    JOINING,
-    STABLE,
-    SYNCING,
-    ExpectedMember,
-    Offered,
-    metadata_of,
-    offers_of,
-)
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -84,8 +60,8 @@ class KnownConsumers:
     __slots__ = ("assignment_epoch", "epoch", "members", "targets")
 
     def __init__(self, group: ConsumerGroup) -> None:
-        self.members: Mapping[MemberId, ConsumerGroupMember] = dict(group.members)
-        self.targets: Mapping[MemberId, Partitions] = dict(group.targets)
+        self.members: Mapping[ids.MemberId, ConsumerGroupMember] = dict(group.members)
+        self.targets: Mapping[ids.MemberId, ids.Partitions] = dict(group.targets)
         self.epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
 
@@ -129,7 +105,7 @@ class KnownConsumers:
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not offered:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         static = request.instance_id is not None
-        if not request.member_id and not static and request.api_version >= ID_GIVEN_FIRST:
+        if not request.member_id and not static and request.api_version >= classic_expected.ID_GIVEN_FIRST:
             return _E.MEMBER_ID_REQUIRED
         if _topics(request.protocols[0].metadata) is None:
             return _E.INCONSISTENT_GROUP_PROTOCOL
@@ -150,7 +126,7 @@ class KnownConsumers:
 
     def _waits(self, member: ConsumerGroupMember) -> bool:
         """Return true if another member still has partitions that the target gives to this member."""
-        target = _pairs(self.targets.get(member.member_id, NO_PARTITIONS)) - _pairs(member.assigned)
+        target = _pairs(self.targets.get(member.member_id, ids.NO_PARTITIONS)) - _pairs(member.assigned)
         return any(
             target & (_pairs(each.assigned) | _pairs(each.pending_revocation))
             for each in self.members.values()
@@ -158,24 +134,24 @@ class KnownConsumers:
         )
 
 
-def _pairs(partitions: Partitions) -> set[tuple[str, int]]:
+def _pairs(partitions: ids.Partitions) -> set[tuple[str, int]]:
     return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}
 
 
 def _topics(data: bytes) -> set[str] | None:
     """Return the topics of a subscription; None if it can't be read."""
     try:
-        return {*read_subscription(data).topics}
-    except MalformedConsumerProtocol:
+        return {*consumer_protocol.read_subscription(data).topics}
+    except consumer_protocol.MalformedConsumerProtocol:
         return None
 
 
-def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | None:
+def _subscribed(account: ExpectedGroup, member: classic_expected.ExpectedMember) -> set[str] | None:
     """Return the topics that a member of a classic group subscribes to; None if they can't be read."""
     return _topics(member.metadata(account.protocol) or member.offers[0][1])
 
 
-def _named(partitions: Partitions, image: TopicsImage) -> Named:
+def _named(partitions: ids.Partitions, image: TopicsImage) -> Named:
     """Return the partitions by name, without topics that were deleted."""
     return {
         name: tuple(sorted(numbers))
@@ -186,8 +162,8 @@ def _named(partitions: Partitions, image: TopicsImage) -> Named:
 
 def _assigned(data: bytes) -> Named:
     try:
-        found = read_assignment(data).partitions
-    except MalformedConsumerProtocol:
+        found = consumer_protocol.read_assignment(data).partitions
+    except consumer_protocol.MalformedConsumerProtocol:
         return {}
     return {topic: tuple(sorted(numbers)) for topic, numbers in found.items() if numbers}
 
@@ -209,7 +185,7 @@ class ClassicMigration:
         known = self._known.get(group_id)
         return known is not None and bool(known.members)
 
-    def offers(self, group_id: str) -> dict[MemberId, Offered]:
+    def offers(self, group_id: str) -> dict[ids.MemberId, classic_expected.Offered]:
         """Return the protocols that the classic members of a consumer group offered before the event."""
         known = self._known.get(group_id)
         return {
@@ -225,7 +201,7 @@ class ClassicMigration:
     ) -> Iterator[Finding]:
         """Findings of a classic member's request to a consumer group, and of a request that is to upgrade a
         group."""
-        if isinstance(event, ConsumerGroupHeartbeatRequest):
+        if isinstance(event, consumer.ConsumerGroupHeartbeatRequest):
             yield from self._upgrade_refused(live, event, outcome)
             return
         if not isinstance(event, JoinGroupRequest | SyncGroupRequest | HeartbeatRequest):
@@ -305,7 +281,7 @@ class ClassicMigration:
     # -- from one kind to the other -----------------------------------------------------------------------
 
     def _upgrade_refused(
-        self, live: GroupCoordinator, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
+        self, live: GroupCoordinator, request: consumer.ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> Iterator[Finding]:
         """Check that a classic group with members refuses a member of the newer protocol only if it can't be
         upgraded."""
@@ -313,8 +289,8 @@ class ClassicMigration:
         if (
             group is None
             or not group.members
-            or request.member_epoch != JOIN_EPOCH
-            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or request.member_epoch != ids.JOIN_EPOCH
+            or not isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
             or reply.error_code is not _E.GROUP_ID_NOT_FOUND
             or self._config is None
         ):
@@ -331,7 +307,7 @@ class ClassicMigration:
             )
 
     def upgraded(
-        self, live: GroupCoordinator, account: ExpectedGroup, event: ConsumerGroupHeartbeatRequest
+        self, live: GroupCoordinator, account: ExpectedGroup, event: consumer.ConsumerGroupHeartbeatRequest
     ) -> Iterator[Finding]:
         """Findings of a classic group that has become a consumer group."""
         group_id, group, config = account.group_id, live.groups.get(account.group_id), self._config
@@ -384,7 +360,7 @@ class ClassicMigration:
                     "classic-migrates",
                     f"{each.member_id} of {group_id} was converted to {found} instead of {right}",
                 )
-        in_a_round = account.phase in (JOINING, SYNCING)
+        in_a_round = account.phase in (classic_expected.JOINING, classic_expected.SYNCING)
         left_out = _left_out(account, live.image)
         if (in_a_round or left_out) and group.group_epoch <= account.generation:
             yield (
@@ -450,12 +426,14 @@ class ClassicMigration:
             member = was if member_id == came else known.members[member_id]
             if member is None:
                 continue
-            offers: Offered = () if member.classic is None else member.classic.supported_protocols
+            offers: classic_expected.Offered = (
+                () if member.classic is None else member.classic.supported_protocols
+            )
             if join is not None and member_id == came:
-                offers = offers_of(join)
+                offers = classic_expected.offers_of(join)
             names = {name for name, _ in offers}
             common = names if common is None else common & names
-            right = _named(known.targets.get(member.member_id, NO_PARTITIONS), live.image)
+            right = _named(known.targets.get(member.member_id, ids.NO_PARTITIONS), live.image)
             # A member that comes back may need a new target first.
             as_before = not came or known.assignment_epoch == known.epoch == value.generation
             if as_before and _assigned(each.assignment) != right and member_id != came:
@@ -469,7 +447,7 @@ class ClassicMigration:
                 known_as = (
                     member.classic.session_timeout_ms,
                     member.rebalance_timeout_ms,
-                    metadata_of(offers, value.protocol),
+                    classic_expected.metadata_of(offers, value.protocol),
                 )
                 if said != known_as:
                     yield (
@@ -480,7 +458,9 @@ class ClassicMigration:
             yield "classic-migrates", f"{group_id} has protocol {value.protocol}, its members share {common}"
         group = live.classic.groups.get(group_id)
         if group is not None:
-            yield from _rejoins(known, was, value.generation, joins_anew=group.state is not STABLE)
+            yield from _rejoins(
+                known, was, value.generation, joins_anew=group.state is not classic_expected.STABLE
+            )
 
     def after(self, live: GroupCoordinator, outcome: Outcome) -> Iterator[Finding]:
         """Findings of consumer groups that are left without a member of the newer protocol; takes them in."""
@@ -518,7 +498,7 @@ def _rejoins(
     )
     was_settled = (
         back is not None
-        and back.member_epoch in (known.epoch, STATIC_LEAVE_EPOCH)
+        and back.member_epoch in (known.epoch, ids.STATIC_LEAVE_EPOCH)
         and back.state is ConsumerGroupMemberState.STABLE
         and generation == known.epoch
     )
@@ -555,7 +535,7 @@ def _joined(
         member.instance_id if request.instance_id is None else request.instance_id,
         request.rebalance_timeout_ms,
         request.session_timeout_ms,
-        offers_of(request),
+        classic_expected.offers_of(request),
         tuple(sorted(topics)),
         "",  # an expression would be one from before (KAFKA-19720)
     )
@@ -563,7 +543,7 @@ def _joined(
         yield "classic-migrates", f"{member.member_id} of {group_id} sent {asked}, and is stored as {known}"
 
 
-def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> bool:
+def _changes(account: ExpectedGroup, request: consumer.ConsumerGroupHeartbeatRequest) -> bool:
     """Return true if the member that brings the newer protocol is new, or subscribes to other topics."""
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
@@ -576,8 +556,8 @@ def _fits(assignments: Iterator[bytes]) -> bool:
     seen: set[tuple[str, int]] = set()
     for data in assignments:
         try:
-            found = read_assignment(data)
-        except MalformedConsumerProtocol:
+            found = consumer_protocol.read_assignment(data)
+        except consumer_protocol.MalformedConsumerProtocol:
             return False
         pairs = {(topic, number) for topic, numbers in found.partitions.items() for number in numbers}
         if found.user_data or seen & pairs:

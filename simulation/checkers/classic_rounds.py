@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -20,15 +21,6 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
     Token,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
@@ -79,8 +71,8 @@ _LATE_MS: Final = 1
 _OF_A_GROUP: Final = (
     JoinGroupRequest,
     SyncGroupRequest,
-    LeaveGroupRequest,
-    LeaveGroupBatchRequest,
+    consumer.LeaveGroupRequest,
+    consumer.LeaveGroupBatchRequest,
     SessionEnded,
     RebalanceRequested,
 )
@@ -120,9 +112,9 @@ def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
     if isinstance(event, JoinGroupRequest | SyncGroupRequest):
         if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
             answers[event.token] = reply
-    elif isinstance(reply, LeaveGroupResponse):
+    elif isinstance(reply, consumer.LeaveGroupResponse):
         codes = (reply.error_code,)
-    elif isinstance(reply, LeaveGroupBatchResponse):
+    elif isinstance(reply, consumer.LeaveGroupBatchResponse):
         codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
     return Sent(answers, codes, tuple(_values(outcome.records, group_id)), frozenset(fenced))
 
@@ -306,7 +298,7 @@ class ClassicRounds(Checker):
         elif isinstance(event, MemberHeard):
             if account := self._accounts.get(event.group_id):
                 account.hears(event.member_id, now_ms)
-        elif isinstance(event, OffsetDeleteRequest | DeleteGroupsRequest):
+        elif isinstance(event, OffsetDeleteRequest | consumer.DeleteGroupsRequest):
             self._administered(live, event, outcome)
             if outcome.records:
                 self._elsewhere(live, event, outcome, now_ms)
@@ -361,7 +353,7 @@ class ClassicRounds(Checker):
             return
         if isinstance(reply, OffsetDeleteResponse):
             self._found(group_id, check_offsets_deleted(account, event, reply, live))
-        elif isinstance(reply, DeleteGroupsResponse):
+        elif isinstance(reply, consumer.DeleteGroupsResponse):
             self._found(group_id, check_deleted(account, reply))
 
     def _check_session(self, live: GroupCoordinator, account: ExpectedGroup, member_id: str) -> None:
@@ -534,7 +526,7 @@ class ClassicRounds(Checker):
         account.ends(_E.REBALANCE_IN_PROGRESS)
         findings = [*compare(group_id, type(event).__name__, account.now, got)]
         if account.phase is not EMPTY:
-            if isinstance(event, ConsumerGroupHeartbeatRequest):
+            if isinstance(event, consumer.ConsumerGroupHeartbeatRequest):
                 findings += self._migration.upgraded(live, account, event)
             else:
                 findings.append(
@@ -586,9 +578,9 @@ def _takes(account: ExpectedGroup, event: Any) -> None:
             account.now.answers[event.token] = refused
         else:
             account.syncs(event)
-    elif isinstance(event, LeaveGroupBatchRequest):
+    elif isinstance(event, consumer.LeaveGroupBatchRequest):
         account.leaves(event.members)
-    elif isinstance(event, LeaveGroupRequest):
+    elif isinstance(event, consumer.LeaveGroupRequest):
         account.leaves((event,))
     elif isinstance(event, SessionEnded):
         account.is_over(Deadline("session", event.member_id), by_time=False)
@@ -605,7 +597,7 @@ def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:
 
 
 def _code_of(reply: Response) -> ErrorCode:
-    if isinstance(reply, LeaveGroupBatchResponse) and reply.members:
+    if isinstance(reply, consumer.LeaveGroupBatchResponse) and reply.members:
         return reply.members[0].error_code
     return getattr(reply, "error_code", _NONE)
 

@@ -14,19 +14,11 @@ from collections.abc import Container, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Tasks,
-)
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.kernel.observers import StepEvent
@@ -34,8 +26,8 @@ from fencepost.simulation.kernel.observers import StepEvent
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
 
-_Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
-_Answer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
+_Heartbeat: TypeAlias = consumer.ConsumerGroupHeartbeatRequest | streams.StreamsGroupHeartbeatRequest
+_Answer: TypeAlias = consumer.ConsumerGroupHeartbeatResponse | streams.StreamsGroupHeartbeatResponse
 _Member: TypeAlias = ConsumerGroupMember | StreamsGroupMember
 
 _Owned: TypeAlias = Mapping[str, frozenset[int]]
@@ -82,7 +74,7 @@ class ObservedClient:
         foreign = {
             each: tuple(sorted(extra))
             for each, numbers in listed.items()
-            if isinstance(request, StreamsGroupHeartbeatRequest) or each in topics
+            if isinstance(request, streams.StreamsGroupHeartbeatRequest) or each in topics
             if (extra := numbers.difference(*(owned.get(each, ()) for owned in known)))
         }
         if foreign:
@@ -113,7 +105,7 @@ class ObservedClient:
             if len(self.epochs) == _REMEMBERED:
                 self.believed = max(self.believed, self.epochs[0])
             self.epochs.append(answer.member_epoch)
-        if isinstance(answer, StreamsGroupHeartbeatResponse):
+        if isinstance(answer, streams.StreamsGroupHeartbeatResponse):
             if answer.tasks is not None:
                 self.told.append(_by_role(answer.tasks))
         elif answer.assignment is not None:
@@ -122,7 +114,7 @@ class ObservedClient:
 
 def _listed(request: _Heartbeat) -> _Owned | None:
     """Return the partitions that a member lists as owned; None if it lists none."""
-    if isinstance(request, StreamsGroupHeartbeatRequest):
+    if isinstance(request, streams.StreamsGroupHeartbeatRequest):
         return None if request.owned is None else _by_role(request.owned)
     return None if request.topic_partitions is None else _sets(request.topic_partitions)
 
@@ -140,7 +132,7 @@ def _sets(partitions: Partitions) -> _Owned:
     return {each: frozenset(numbers) for each, numbers in partitions.items()}
 
 
-def _by_role(tasks: Tasks) -> _Owned:
+def _by_role(tasks: streams.Tasks) -> _Owned:
     """Return tasks as partitions: the same task in another role is another partition."""
     roles = {"active": tasks.active, "standby": tasks.standby, "warm-up": tasks.warmup}
     return {

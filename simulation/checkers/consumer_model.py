@@ -13,15 +13,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    NO_PARTITIONS,
-    STATIC_LEAVE_EPOCH,
-    Partitions,
-    TopicId,
-)
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -45,30 +38,30 @@ def refusal(request: ConsumerGroupHeartbeatRequest, known: KnownGroup | None) ->
         return ErrorCode.INVALID_REQUEST
     epoch = request.member_epoch
     if known is None:  # a join makes the group
-        return NONE if epoch == JOIN_EPOCH else ErrorCode.GROUP_ID_NOT_FOUND
+        return NONE if epoch == ids.JOIN_EPOCH else ErrorCode.GROUP_ID_NOT_FOUND
     if request.instance_id is not None:
         return _refusal_of_static(request, known)
     member = known.members.get(request.member_id)
-    if epoch == JOIN_EPOCH:  # also of a known member: it may have missed its response (KAFKA-19233)
+    if epoch == ids.JOIN_EPOCH:  # also of a known member: it may have missed its response (KAFKA-19233)
         return NONE
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    return NONE if epoch == LEAVE_EPOCH else _refusal_by_epoch(request, member)
+    return NONE if epoch == ids.LEAVE_EPOCH else _refusal_by_epoch(request, member)
 
 
 def is_malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Return true if the fields alone make a request INVALID_REQUEST."""
     epoch = request.member_epoch
     # From version 1 on members make their own ids (KIP-1082); before, the coordinator gave one to a join.
-    named = request.api_version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
+    named = request.api_version >= 1 or epoch > 0 or epoch == ids.LEAVE_EPOCH
     if (named and not request.member_id.strip()) or not request.group_id.strip():
         return True
     if any(name is not None and not name.strip() for name in (request.instance_id, request.rack_id)):
         return True
-    if epoch == JOIN_EPOCH:
+    if epoch == ids.JOIN_EPOCH:
         nothing = request.subscribed_topic_names is None and request.subscribed_topic_regex is None
         return request.rebalance_timeout_ms == -1 or request.topic_partitions != {} or nothing
-    return epoch < STATIC_LEAVE_EPOCH or (epoch == STATIC_LEAVE_EPOCH and request.instance_id is None)
+    return epoch < ids.STATIC_LEAVE_EPOCH or (epoch == ids.STATIC_LEAVE_EPOCH and request.instance_id is None)
 
 
 def _refusal_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGroup) -> ErrorCode | None:
@@ -77,13 +70,13 @@ def _refusal_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGroup
     holder_id = known.instances.get(request.instance_id)
     holder = None if holder_id is None else known.members.get(holder_id)
     epoch = request.member_epoch
-    if epoch == JOIN_EPOCH:
+    if epoch == ids.JOIN_EPOCH:
         # A classic member never sends that it is away for a while: it is replaced like that (KAFKA-17228).
-        free = holder is None or holder.classic is not None or holder.member_epoch == STATIC_LEAVE_EPOCH
+        free = holder is None or holder.classic is not None or holder.member_epoch == ids.STATIC_LEAVE_EPOCH
         if free and request.member_id in known.members and holder_id != request.member_id:
             return None  # one member id under two names
         return NONE if free else ErrorCode.UNRELEASED_INSTANCE_ID
-    if epoch == LEAVE_EPOCH and request.member_id in known.members and holder_id != request.member_id:
+    if epoch == ids.LEAVE_EPOCH and request.member_id in known.members and holder_id != request.member_id:
         return None
     if holder is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
@@ -99,7 +92,7 @@ def _refusal_by_epoch(request: ConsumerGroupHeartbeatRequest, member: ConsumerGr
     if epoch == member.member_epoch:
         return NONE
     lost_response = epoch == member.previous_member_epoch < member.member_epoch and owned is not None
-    if lost_response and not minus(owned or NO_PARTITIONS, member.assigned):
+    if lost_response and not minus(owned or ids.NO_PARTITIONS, member.assigned):
         return NONE
     return ErrorCode.FENCED_MEMBER_EPOCH
 
@@ -137,8 +130,8 @@ class Standing(NamedTuple):
     epoch: int
     previous: int
     """The epoch before the last evaluation: a member may still send it."""
-    assigned: Partitions
-    revoking: Partitions
+    assigned: ids.Partitions
+    revoking: ids.Partitions
     """Partitions that it has to release before it gets others."""
 
     @classmethod
@@ -153,7 +146,7 @@ class Standing(NamedTuple):
         )
 
 
-NEW: Final = Standing(STABLE, 0, 0, NO_PARTITIONS, NO_PARTITIONS)
+NEW: Final = Standing(STABLE, 0, 0, ids.NO_PARTITIONS, ids.NO_PARTITIONS)
 """A member that has just joined."""
 
 
@@ -161,17 +154,17 @@ class CoordinatorChoice(NamedTuple):
     """The choices that the coordinator was free to make, and the group around the member."""
 
     target_epoch: int
-    target: Partitions
-    topics: frozenset[TopicId]
+    target: ids.Partitions
+    topics: frozenset[ids.TopicId]
     """The existing topics that the member subscribes to now, by name or by expression."""
     subscription_changed: bool
     names_nothing: bool
     """True if it subscribes to no topic at all, not even to one that does not exist."""
-    taken: Callable[[Partitions], Partitions]
+    taken: Callable[[ids.Partitions], ids.Partitions]
     """Returns those partitions that other members hold, or have not released yet."""
 
     @property
-    def wanted(self) -> Partitions:
+    def wanted(self) -> ids.Partitions:
         """The target without topics that the member does not subscribe to any more (KAFKA-19431)."""
         if self.target.keys() <= self.topics:
             return self.target
@@ -185,11 +178,11 @@ class Unseen(enum.Enum):
 
 
 UNSEEN: Final = Unseen.REQUEST
-Owned: TypeAlias = Partitions | Unseen | None
+Owned: TypeAlias = ids.Partitions | Unseen | None
 """The partitions that a request lists as owned; None if it lists none, which confirms nothing."""
 
 
-Confirms: TypeAlias = Callable[[Partitions], bool]
+Confirms: TypeAlias = Callable[[ids.Partitions], bool]
 """Returns true if the request confirms that the member holds none of these partitions any more."""
 
 
@@ -206,7 +199,7 @@ def standings(before: Standing, owned: Owned, choice: CoordinatorChoice) -> tupl
     return tuple(_evaluated(before, choice, confirms) for confirms in confirmations)
 
 
-def releases(owned: Partitions | None, pending: Partitions) -> bool:
+def releases(owned: ids.Partitions | None, pending: ids.Partitions) -> bool:
     """Return true if a request that lists these partitions as owned confirms a revocation."""
     return owned is not None and not any({*owned.get(t, ())} & {*numbers} for t, numbers in pending.items())
 
@@ -224,16 +217,16 @@ def _evaluated(before: Standing, choice: CoordinatorChoice, confirms: Confirms) 
 def _towards_target(before: Standing, choice: CoordinatorChoice, confirms: Confirms) -> Standing:
     wanted = choice.wanted
     if wanted is before.assigned or wanted == before.assigned:
-        return Standing(STABLE, choice.target_epoch, before.epoch, before.assigned, NO_PARTITIONS)
+        return Standing(STABLE, choice.target_epoch, before.epoch, before.assigned, ids.NO_PARTITIONS)
     # First it releases what is not in its target. Its epoch stays until it has (KAFKA-19974).
     kept, revoked = both(before.assigned, wanted), minus(before.assigned, wanted)
     if revoked and not confirms(revoked):
         return Standing(UNREVOKED, before.epoch, before.epoch, kept, revoked)
     # Then it gets what no other member holds. What it had to release itself is free for it (KAFKA-19449).
     missing = minus(wanted, kept)
-    taken = minus(choice.taken(missing), before.revoking) if missing else NO_PARTITIONS
+    taken = minus(choice.taken(missing), before.revoking) if missing else ids.NO_PARTITIONS
     state = UNRELEASED if taken else STABLE
-    return Standing(state, choice.target_epoch, before.epoch, minus(wanted, taken), NO_PARTITIONS)
+    return Standing(state, choice.target_epoch, before.epoch, minus(wanted, taken), ids.NO_PARTITIONS)
 
 
 def _without_dropped(before: Standing, choice: CoordinatorChoice, confirms: Confirms) -> Standing:
@@ -250,20 +243,20 @@ def _without_dropped(before: Standing, choice: CoordinatorChoice, confirms: Conf
 def away(before: Standing) -> Standing:
     """Return where a static member stands that leaves for a while: it keeps what it is assigned, and others
     get what it had to release (KIP-848, Static Membership)."""
-    return before._replace(epoch=STATIC_LEAVE_EPOCH, revoking=NO_PARTITIONS)
+    return before._replace(epoch=ids.STATIC_LEAVE_EPOCH, revoking=ids.NO_PARTITIONS)
 
 
-Since: TypeAlias = Mapping[TopicId, Mapping[int, int]]
+Since: TypeAlias = Mapping[ids.TopicId, Mapping[int, int]]
 """The epoch since which partitions are held, by topic and number."""
 
 
-def held_since(known: Since, before: Standing, after: Standing) -> Iterator[tuple[TopicId, int, int]]:
+def held_since(known: Since, before: Standing, after: Standing) -> Iterator[tuple[ids.TopicId, int, int]]:
     """Yield each partition that is held after a step, with the epoch since when (KIP-1251).
 
     That epoch stays while the partition is held: otherwise late commits of its member are refused. One that
     comes, or comes back before it was released, has the epoch that the member reaches with it.
     """
-    is_away = after.epoch == STATIC_LEAVE_EPOCH
+    is_away = after.epoch == ids.STATIC_LEAVE_EPOCH
     for part, stays in ((after.assigned, before.assigned), (after.revoking, after.revoking)):
         for topic_id, numbers in part.items():
             staying, epochs = () if is_away else stays.get(topic_id, ()), known.get(topic_id, {})
@@ -280,7 +273,7 @@ def held_since(known: Since, before: Standing, after: Standing) -> Iterator[tupl
 
 def has_assignment(request: ConsumerGroupHeartbeatRequest, before: Standing, after: Standing) -> bool:
     """Return true if the response has the assignment: after a join, a full request, or a change of it."""
-    return request.member_epoch == JOIN_EPOCH or is_full(request) or before.assigned != after.assigned
+    return request.member_epoch == ids.JOIN_EPOCH or is_full(request) or before.assigned != after.assigned
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -307,24 +300,24 @@ def is_target_due(group_epoch: int, target_epoch: int, waited_ms: int, interval_
 # -- sets of partitions -------------------------------------------------------------------------------------
 
 
-def minus(one: Partitions, other: Partitions) -> Partitions:
+def minus(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
     """Return the partitions of the first that are not in the second."""
     if not one or not other:
         return one
     return _filled({t: {*n}.difference(other[t]) if t in other else n for t, n in one.items()})
 
 
-def both(one: Partitions, other: Partitions) -> Partitions:
+def both(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
     """Return the partitions that are in both."""
     return _filled({t: {*n}.intersection(other[t]) for t, n in one.items() if t in other})
 
 
-def union(one: Partitions, other: Partitions) -> Partitions:
+def union(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
     """Return the partitions that are in one of the two."""
     return _filled({t: {*one.get(t, ()), *other.get(t, ())} for t in (*one, *other)})
 
 
-def _filled(partitions: Mapping[TopicId, Collection[int]]) -> Partitions:
+def _filled(partitions: Mapping[ids.TopicId, Collection[int]]) -> ids.Partitions:
     return {
         topic_id: numbers if isinstance(numbers, tuple) else tuple(sorted(numbers))
         for topic_id, numbers in partitions.items()

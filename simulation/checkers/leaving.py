@@ -9,12 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, LEAVE_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
@@ -173,10 +169,10 @@ class MembershipEnd:
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request is sent by which a member may join or leave."""
-        if isinstance(request, LeaveGroupRequest) or (
-            isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
+        if isinstance(request, consumer.LeaveGroupRequest) or (
+            isinstance(request, consumer.ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
-            for_good = isinstance(request, LeaveGroupRequest) or request.member_epoch == LEAVE_EPOCH
+            for_good = isinstance(request, consumer.LeaveGroupRequest) or request.member_epoch == LEAVE_EPOCH
             if for_good and self._keeps_place and not self._for_good:
                 yield "leaves-told", f"{self._host} is static, and leaves its group for good to come back"
             self._owes, self._failed_us, self._in_flight = False, None, request
@@ -184,7 +180,7 @@ class MembershipEnd:
             assert self._last_code is not None
             yield "gives-up-rightly", f"{self._host} goes on after {self._last_code.name}"
         elif isinstance(request, JoinGroupRequest) or (
-            isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH
+            isinstance(request, consumer.ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH
         ):
             if self._owes and not self._searched:
                 yield "leaves-told", f"{self._host} joins again, and never left after {self._event}"
@@ -195,7 +191,7 @@ class MembershipEnd:
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """Note that a request was answered or failed."""
         if (
-            type(response) is ConsumerGroupHeartbeatResponse
+            type(response) is consumer.ConsumerGroupHeartbeatResponse
             and response.error_code is NONE
             and response.member_epoch > 0
             and request is not self._in_flight
@@ -210,7 +206,7 @@ class MembershipEnd:
             self._owes = isinstance(response, Exception) or code in _NOT_NOW
             self._searched = True
             self._failed_us = now_us if self._owes else None
-        elif isinstance(response, ConsumerGroupHeartbeatResponse | JoinGroupResponse) and not code:
+        elif isinstance(response, consumer.ConsumerGroupHeartbeatResponse | JoinGroupResponse) and not code:
             epoch = response.generation if isinstance(response, JoinGroupResponse) else response.member_epoch
             self._is_member = self._is_member or epoch > 0
         elif code in _NO_MEMBER:
@@ -291,7 +287,7 @@ class Leaving(Checker):
             return
         if not self.world.members[host].wanted:
             end.stays_away()
-        beats = type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
+        beats = type(request) is consumer.ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
         if not beats or end.was_refused:
             self.report_all(end.sends(request, now_us))
 

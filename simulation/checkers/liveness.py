@@ -14,17 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
-from fencepost.coordinator.protocol.ids import (
-    NO_PARTITIONS,
-    MemberId,
-    TopicId,
-    TopicPartition,
-    partition_count,
-    topic_partitions,
-)
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
@@ -44,7 +37,7 @@ POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent
 
 
 def _members_run(
-    group_id: str, members: Collection[MemberId], live: Collection[MemberId]
+    group_id: str, members: Collection[ids.MemberId], live: Collection[ids.MemberId]
 ) -> Iterator[Finding]:
     """Check that all members that run are in the group, and no others."""
     for member_id in live:
@@ -56,10 +49,10 @@ def _members_run(
 
 
 def _own_eyes(
-    member_id: MemberId,
+    member_id: ids.MemberId,
     driver: MemberDriver | None,
     epoch: int,
-    assigned: Collection[TopicPartition],
+    assigned: Collection[ids.TopicPartition],
     *,
     is_settled: bool,
 ) -> Iterator[Finding]:
@@ -78,7 +71,7 @@ def _own_eyes(
         )
 
 
-def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
+def unsettled(group: ConsumerGroup, live: Collection[ids.MemberId]) -> Iterator[Finding]:
     """Yield the reasons why a group has not settled; `live` are the ids of the members that run and
     subscribe."""
     epoch = group.group_epoch
@@ -98,7 +91,7 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
                 f"{member_id} of {group.group_id} is {member.state} at epoch {member.member_epoch},"
                 f" the group is at {epoch}",
             )
-        target = group.targets.get(member_id, NO_PARTITIONS)
+        target = group.targets.get(member_id, ids.NO_PARTITIONS)
         if dict(member.assigned) != dict(target):
             yield (
                 "progress",
@@ -111,10 +104,10 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
     """Check that the assignment covers each subscribed partition once, and evenly if that is promised."""
     members = group.members
     subscriptions = subscriptions_of(group, image)
-    wanted: dict[TopicId, int] = {}
+    wanted: dict[ids.TopicId, int] = {}
     for topics in subscriptions.values():
         wanted.update((topic_id, image.by_id[topic_id].partitions) for topic_id in topics)
-    given: Counter[tuple[TopicId, int]] = Counter(
+    given: Counter[tuple[ids.TopicId, int]] = Counter(
         (topic_id, number)
         for member in members.values()
         for topic_id, numbers in member.assigned.items()
@@ -130,7 +123,7 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
             )
     even = members and homogeneous(members.values()) and len(set(subscriptions.values())) == 1
     if even and assignor_of(members.values(), default_assignor) == "uniform":
-        sizes = [partition_count(member.assigned) for member in members.values()]
+        sizes = [ids.partition_count(member.assigned) for member in members.values()]
         if max(sizes) - min(sizes) > 1:
             yield "progress", f"{group.group_id}: members own from {min(sizes)} to {max(sizes)} partitions"
 
@@ -187,7 +180,7 @@ class Liveness(Checker):
             self._refused.add(host)
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+        self, host: str, kind: str, phase: str, partitions: Iterable[ids.TopicPartition], now_us: int
     ) -> None:
         """Note the duration of callbacks."""
         if phase == "begin":
@@ -319,7 +312,7 @@ class Liveness(Checker):
             driver, member = live[member_id].driver, group.members.get(member_id)
             if member is not None and driver is not None:
                 assigned = {
-                    TopicPartition(by_id[topic_id].name if topic_id in by_id else topic_id, number)
+                    ids.TopicPartition(by_id[topic_id].name if topic_id in by_id else topic_id, number)
                     for topic_id, numbers in member.assigned.items()
                     for number in numbers
                 }
@@ -327,7 +320,7 @@ class Liveness(Checker):
                 yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
 
 
-def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
+def untold(group: ConsumerGroup, member_id: ids.MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
     """Check that the coordinator has stored the subscription of the application."""
     member = group.members.get(member_id)
     if member is None or wanted is None or member.classic is not None:
@@ -341,7 +334,7 @@ def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None)
 
 
 def untold_to_classic(
-    group: ClassicGroup, member_id: MemberId, wanted: Subscribed | None
+    group: ClassicGroup, member_id: ids.MemberId, wanted: Subscribed | None
 ) -> Iterator[Finding]:
     """Check the same for a classic member, which resolves its expression itself."""
     member = group.members.get(member_id)
@@ -362,7 +355,7 @@ def _texts(names: Collection[str], pattern: str | None) -> str:
 
 def unsettled_classic(
     group: ClassicGroup,
-    live: Mapping[MemberId, MemberView],
+    live: Mapping[ids.MemberId, MemberView],
     image: TopicsImage,
     unnoticed: Mapping[str, int],
 ) -> Iterator[Finding]:
@@ -383,9 +376,11 @@ def unsettled_classic(
     yield from _uncovered(group, image, unnoticed)
 
 
-def _partitions(member: ClassicGroupMember) -> set[TopicPartition]:
+def _partitions(member: ClassicGroupMember) -> set[ids.TopicPartition]:
     given = read_assignment(member.assignment).partitions
-    return {partition for topic, numbers in given.items() for partition in topic_partitions(topic, numbers)}
+    return {
+        partition for topic, numbers in given.items() for partition in ids.topic_partitions(topic, numbers)
+    }
 
 
 def _uncovered(group: ClassicGroup, image: TopicsImage, unnoticed: Mapping[str, int]) -> Iterator[Finding]:
@@ -396,7 +391,7 @@ def _uncovered(group: ClassicGroup, image: TopicsImage, unnoticed: Mapping[str, 
         count = 0 if known is None else known.partitions
         missing = [
             partition.partition
-            for partition in topic_partitions(topic, range(count))
+            for partition in ids.topic_partitions(topic, range(count))
             if given[partition] != 1
             and not (given[partition] == 0 and partition.partition < unnoticed.get(topic, 0))
         ]

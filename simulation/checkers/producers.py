@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
-from fencepost.coordinator.protocol.transactions import (
-    EPOCH_PER_TRANSACTION,
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
 from fencepost.coordinator.transactions.states import TransactionState
 from fencepost.simulation.checkers.base import Finding
 
@@ -78,7 +72,7 @@ class KnownProducers:
                     "transaction-fenced",
                     f"{event} got {code.name} instead of {expected.name}; {_status(before)}",
                 )
-            if isinstance(event, InitProducerIdRequest) and code is _NONE:
+            if isinstance(event, transactions.InitProducerIdRequest) and code is _NONE:
                 yield from self._given_out(event, outcome.reply, before)
         for record in outcome.records:
             transactional_id, value = record.key.transactional_id, record.value
@@ -101,7 +95,7 @@ class KnownProducers:
                 yield "transaction-decided", f"{effect} is not the marker of the decision: {_status(value)}"
 
     def _given_out(
-        self, event: InitProducerIdRequest, reply: Any, before: TransactionValue | None
+        self, event: transactions.InitProducerIdRequest, reply: Any, before: TransactionValue | None
     ) -> Iterator[Finding]:
         given = reply.producer_id, reply.producer_epoch
         again = before is not None and given == (before.producer_id, before.producer_epoch)
@@ -176,16 +170,16 @@ class KnownProducers:
         self, who: str, before: TransactionValue | None, after: TransactionValue, event: Any, now_ms: int
     ) -> Iterator[Finding]:
         commits = _DECIDED[after.status]
-        asked = isinstance(event, EndTxnRequest) and event.committed is commits
+        asked = isinstance(event, transactions.EndTxnRequest) and event.committed is commits
         if asked and before is not None and before.producer_epoch < _LAST_EPOCHS:
-            own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
+            own_epochs = event.client_version >= transactions.EPOCH_PER_TRANSACTION
             if after.producer_epoch != before.producer_epoch + own_epochs:
                 kind = "each transaction" if own_epochs else "no transaction"
                 yield "transaction-epochs", f"{who}, and {kind} of its client has an epoch of its own"
         if asked and (before is None or (commits and before.status != _ONGOING)):
             yield "transaction-decided", f"{who}, though no transaction was open"
         if not asked:
-            fences = isinstance(event, InitProducerIdRequest | DeadlineReached)
+            fences = isinstance(event, transactions.InitProducerIdRequest | DeadlineReached)
             if commits or not fences:
                 yield "transaction-decided", f"{who} by {event}"
             elif before is not None and after.producer_epoch <= before.producer_epoch < _LAST_EPOCHS:
@@ -220,14 +214,14 @@ class KnownProducers:
             yield "transaction-decided", f"{event} was accepted, and there is no record of it"
             return
         missing = False
-        if isinstance(event, AddOffsetsToTxnRequest):
+        if isinstance(event, transactions.AddOffsetsToTxnRequest):
             missing = event.group_id not in value.groups or value.status != _ONGOING
-        elif isinstance(event, AddPartitionsToTxnRequest):
+        elif isinstance(event, transactions.AddPartitionsToTxnRequest):
             missing = not {*event.partitions} <= {*value.partitions} or value.status != _ONGOING
-        elif isinstance(event, EndTxnRequest):
+        elif isinstance(event, transactions.EndTxnRequest):
             missing = {**_DECIDED, **_OVER}.get(value.status) is not event.committed
             given = (reply.producer_id, reply.producer_epoch)
-            own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
+            own_epochs = event.client_version >= transactions.EPOCH_PER_TRANSACTION
             expected = (value.producer_id, value.producer_epoch) if own_epochs else (-1, -1)
             if given != expected and value.producer_epoch < _LAST_EPOCHS:
                 yield "transaction-epochs", f"{event} returned {given} instead of {expected}"
@@ -266,18 +260,18 @@ def _expected(event: Any, before: TransactionValue | None) -> ErrorCode | None:
     """Return the protocol's error for a request to an id in that state; None if there is no rule."""
     if before is not None and before.producer_epoch >= _LAST_EPOCHS:
         return None
-    if isinstance(event, InitProducerIdRequest):
+    if isinstance(event, transactions.InitProducerIdRequest):
         return _expected_of_init(event, before)
     if before is None or event.producer_id != before.producer_id:
         return _NOT_KNOWN
-    if isinstance(event, EndTxnRequest):
+    if isinstance(event, transactions.EndTxnRequest):
         return _expected_of_end(event, before)
     if event.producer_epoch != before.producer_epoch:
         return _FENCED
     if before.status in _DECIDED:
         return _NOT_YET
     if (
-        isinstance(event, AddOffsetsToTxnRequest)
+        isinstance(event, transactions.AddOffsetsToTxnRequest)
         and event.verify_only
         and event.group_id not in before.groups
     ):
@@ -291,9 +285,9 @@ def _remembers_its_last_epoch(
     """Check the epoch by which a repeated request is recognized. A new producer has no last epoch."""
     if before.producer_id != after.producer_id or after.producer_epoch != before.producer_epoch + 1:
         return
-    if isinstance(event, InitProducerIdRequest) and after.status not in _DECIDED:
+    if isinstance(event, transactions.InitProducerIdRequest) and after.status not in _DECIDED:
         right = before.producer_epoch if event.producer_id >= 0 else -1
-    elif isinstance(event, EndTxnRequest):
+    elif isinstance(event, transactions.EndTxnRequest):
         right = before.producer_epoch
     else:
         return
@@ -301,7 +295,9 @@ def _remembers_its_last_epoch(
         yield "transaction-epochs", f"{who}: its last epoch is {after.last_producer_epoch} instead of {right}"
 
 
-def _expected_of_init(request: InitProducerIdRequest, before: TransactionValue | None) -> ErrorCode:
+def _expected_of_init(
+    request: transactions.InitProducerIdRequest, before: TransactionValue | None
+) -> ErrorCode:
     if before is None:
         return _NONE
     if before.status in _DECIDED:
@@ -315,8 +311,8 @@ def _expected_of_init(request: InitProducerIdRequest, before: TransactionValue |
     return _FENCED if says_who and request.producer_epoch not in known else _NONE
 
 
-def _expected_of_end(request: EndTxnRequest, before: TransactionValue) -> ErrorCode:
-    own_epochs = request.client_version >= EPOCH_PER_TRANSACTION
+def _expected_of_end(request: transactions.EndTxnRequest, before: TransactionValue) -> ErrorCode:
+    own_epochs = request.client_version >= transactions.EPOCH_PER_TRANSACTION
     behind = before.producer_epoch - request.producer_epoch
     decided, over = _DECIDED.get(before.status), _OVER.get(before.status)
     allowed = {0}

@@ -10,20 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Protocol
 
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
-    Partitions,
-    TopicId,
-    TopicPartition,
-    topic_partitions,
-)
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
@@ -134,7 +126,7 @@ class Sender:
         "state",
     )
 
-    def __init__(self, host: str, names: Mapping[TopicId, str]) -> None:
+    def __init__(self, host: str, names: Mapping[ids.TopicId, str]) -> None:
         self.host = host
         self.classic = False
         """True if it speaks the classic protocol."""
@@ -160,23 +152,23 @@ class Sender:
         self.compared: tuple[object, object] = None, None
         """The last assignment of the driver and the last partitions of the callbacks that agreed."""
         self._names = names
-        self._named_of: tuple[Partitions | None, int, frozenset[TopicPartition]] = None, 0, NOTHING
+        self._named_of: tuple[ids.Partitions | None, int, frozenset[ids.TopicPartition]] = None, 0, NOTHING
         """An assignment of its coordinator, the number of names that were known then, and the same assignment
         by name."""
         self._must_be_full = True
-        self._epoch = JOIN_EPOCH
+        self._epoch = ids.JOIN_EPOCH
         """The newest epoch that was received and belongs to this membership."""
         self._joins = 0
         self._sent_in = 0
         self._owned = NOTHING
         self._adding = NOTHING
-        self._assigned: Partitions | None = None
+        self._assigned: ids.Partitions | None = None
         """The newest assignment of this membership."""
         self._may_hold_instance = False
         """True if the instance id may be its own: it was a member, or a join of it has no final response."""
         self._names_sent: tuple[str, ...] | None = None
         """The names that the coordinator took; None if they have to be sent."""
-        self._listed: Partitions | None = None
+        self._listed: ids.Partitions | None = None
         """The partitions that the coordinator knows it to own, if its assignment has not differed since."""
         self._refused_itself = False
         """True if its last join was refused because of the instance id that it may hold itself."""
@@ -197,7 +189,7 @@ class Sender:
         self.checked = self.last_answer = None
         if target == JOINING:
             self._joins += 1
-            self._epoch = JOIN_EPOCH
+            self._epoch = ids.JOIN_EPOCH
             self._assigned = None
             self._must_be_full = True
             self.early_us = 0
@@ -206,7 +198,7 @@ class Sender:
             self._listed = None
             self._acknowledges(now_us)
         elif target not in _ACTIVE:
-            self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
+            self._epoch = ids.JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
 
     def _acknowledges(self, now_us: int) -> None:
@@ -214,7 +206,7 @@ class Sender:
         if self.in_flight is None and not self.searches and not self._must_be_full:
             self.due_us = now_us + AT_ONCE_US
 
-    def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+    def callback(self, kind: str, phase: str, partitions: Iterable[ids.TopicPartition]) -> None:
         """Note that a callback began or ended."""
         self.checked = self._listed = None
         chosen = as_set(tuple(partitions))
@@ -312,25 +304,25 @@ class Sender:
         self.checked = request
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
-        if request.member_epoch not in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH) or (
-            request.member_epoch == STATIC_LEAVE_EPOCH and request.instance_id is None
+        if request.member_epoch not in (ids.LEAVE_EPOCH, ids.STATIC_LEAVE_EPOCH) or (
+            request.member_epoch == ids.STATIC_LEAVE_EPOCH and request.instance_id is None
         ):
             yield (
                 "request-fields",
                 f"{self.host} left with epoch {request.member_epoch}, instance {request.instance_id}",
             )
-        frees_instance = self.state == JOINING and request.member_epoch == STATIC_LEAVE_EPOCH
+        frees_instance = self.state == JOINING and request.member_epoch == ids.STATIC_LEAVE_EPOCH
         if self.state in _ACTIVE and (self.in_flight is not None or not frees_instance):
             yield "one-in-flight", f"{self.host} sent a leave in {self.state}"
 
     def _fields(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
-        if request.member_epoch == JOIN_EPOCH:
+        if request.member_epoch == ids.JOIN_EPOCH:
             nothing = not request.subscribed_topic_names and not request.subscribed_topic_regex
             if not is_full(request) or request.topic_partitions or nothing:
                 yield "request-fields", f"{self.host} joins with {request}"
             if self._owned:
                 yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
-            if self._epoch != JOIN_EPOCH:
+            if self._epoch != ids.JOIN_EPOCH:
                 yield "epoch-as-answered", f"{self.host} joins again, it received epoch {self._epoch}"
             return
         if request.member_epoch != self._epoch:
@@ -348,7 +340,7 @@ class Sender:
                 yield "request-fields", f"{self.host} repeats the partitions that it has sent: {request}"
             yield from self.honest(request.topic_partitions, request.member_epoch)
 
-    def honest(self, partitions: Partitions, epoch: int) -> Iterator[Finding]:
+    def honest(self, partitions: ids.Partitions, epoch: int) -> Iterator[Finding]:
         """Check that a member lists what it owns. It may already list what it was last assigned and may still
         take: that is not released."""
         listed = self._named(partitions)
@@ -366,7 +358,7 @@ class Sender:
                 f"{self.host} at epoch {epoch} listed {shown_names(foreign)} without owning it",
             )
 
-    def _assigned_names(self, assigned: Partitions) -> frozenset[TopicPartition]:
+    def _assigned_names(self, assigned: ids.Partitions) -> frozenset[ids.TopicPartition]:
         """The names of its assignment, which stays the same for many heartbeats."""
         known, count, found = self._named_of
         if known is not assigned or count != len(self._names):
@@ -374,10 +366,10 @@ class Sender:
             self._named_of = assigned, len(self._names), found
         return found
 
-    def _named(self, partitions: Partitions) -> set[TopicPartition]:
-        named: set[TopicPartition] = set()
+    def _named(self, partitions: ids.Partitions) -> set[ids.TopicPartition]:
+        named: set[ids.TopicPartition] = set()
         for topic_id, numbers in partitions.items():
-            named.update(topic_partitions(self._names.get(topic_id, topic_id), numbers))
+            named.update(ids.topic_partitions(self._names.get(topic_id, topic_id), numbers))
         return named
 
     def receives(
@@ -438,7 +430,7 @@ class Sender:
         self.early_us = now_us + self.haste_us
 
     @property
-    def holds(self) -> frozenset[TopicPartition]:
+    def holds(self) -> frozenset[ids.TopicPartition]:
         """The partitions that its application owns, by its callbacks."""
         return joined(self._owned, self._adding)
 
@@ -468,7 +460,7 @@ class Requests(Checker):
     def __init__(self, *followers: RequestFollower) -> None:
         self._followers = followers
         """The other observers of requests: called directly, since the hooks for requests are hot."""
-        self._names: dict[TopicId, str] = {}
+        self._names: dict[ids.TopicId, str] = {}
         self._senders = OfHosts(partial(Sender, names=self._names))
 
     def _learn_names(self) -> None:
@@ -509,7 +501,7 @@ class Requests(Checker):
             self._owns_nothing(host)
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+        self, host: str, kind: str, phase: str, partitions: Iterable[ids.TopicPartition], now_us: int
     ) -> None:
         """Note the callback: callbacks decide what is owned."""
         self._senders[host].callback(str(kind), phase, partitions)
@@ -526,7 +518,7 @@ class Requests(Checker):
             return
         if type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
-            if request.member_epoch == JOIN_EPOCH:
+            if request.member_epoch == ids.JOIN_EPOCH:
                 self._asks_for_assignor(host, request)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))

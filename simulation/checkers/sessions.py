@@ -9,20 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-)
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import DeadlineReached, MemberFenced, MemberHeard, SessionEnded
@@ -39,8 +26,8 @@ if TYPE_CHECKING:
 NONE = ErrorCode.NONE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
-_REQUESTS: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
-_ANSWERS: Final = (HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
+_REQUESTS: Final = (classic.HeartbeatRequest, classic.JoinGroupRequest, classic.SyncGroupRequest)
+_ANSWERS: Final = (classic.HeartbeatResponse, classic.JoinGroupResponse, classic.SyncGroupResponse)
 """The classic protocol's responses."""
 _ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 """Errors of responses to a member whose session goes on."""
@@ -80,8 +67,8 @@ class Sessions:
     def takes(self, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
         """Take in a request that may keep its member's session."""
         reply: Any = outcome.reply
-        if type(event) is ConsumerGroupHeartbeatRequest:
-            if type(reply) is ConsumerGroupHeartbeatResponse:
+        if type(event) is consumer.ConsumerGroupHeartbeatRequest:
+            if type(reply) is consumer.ConsumerGroupHeartbeatResponse:
                 lives = reply.error_code in _ALIVE and event.member_epoch >= 0
                 (self.heard if lives else self._perhaps)[reply.member_id or event.member_id] = now_ms
         elif isinstance(event, MemberHeard):
@@ -92,10 +79,10 @@ class Sessions:
                 self._perhaps[member_id] = now_ms
                 return
             self.heard[member_id] = now_ms
-            if isinstance(event, JoinGroupRequest):
+            if isinstance(event, classic.JoinGroupRequest):
                 self._told_to_join.pop(member_id, None)
                 self._joined[member_id] = now_ms
-            elif isinstance(event, SyncGroupRequest):
+            elif isinstance(event, classic.SyncGroupRequest):
                 self._joined.pop(member_id, None)
             elif reply.error_code != NONE:
                 self._told_to_join.setdefault(member_id, now_ms)
@@ -203,13 +190,13 @@ def _is_other_kind(step: GroupStep) -> bool:
 def _may_remove(step: GroupStep, change: MemberChange) -> bool:
     """Return true if the event removes this member."""
     event = step.event
-    if isinstance(event, ConsumerGroupHeartbeatRequest):
+    if isinstance(event, consumer.ConsumerGroupHeartbeatRequest):
         leaves = event.member_epoch == LEAVE_EPOCH and event.member_id == change.member_id
         return leaves or _is_other_kind(step)
     if isinstance(event, SessionEnded):
         return event.member_id == change.member_id
-    if isinstance(event, LeaveGroupRequest | LeaveGroupBatchRequest):
-        named = event.members if isinstance(event, LeaveGroupBatchRequest) else (event,)
+    if isinstance(event, consumer.LeaveGroupRequest | consumer.LeaveGroupBatchRequest):
+        named = event.members if isinstance(event, consumer.LeaveGroupBatchRequest) else (event,)
         before = change.before
         instance_id = None if before is None else before.instance_id
         if any(

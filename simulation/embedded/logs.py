@@ -12,16 +12,9 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
-from fencepost.coordinator.protocol.logs import (
-    AppendedPartition,
-    FetchPartition,
-    FetchRequest,
-    OfTopic,
-    ProducedPartition,
-    ProduceRequest,
-)
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster_apis import metadata
@@ -152,12 +145,14 @@ class LogAccess:
         self._turn[topic.name] = turn + 1
         return turn % topic.partitions
 
-    async def _append(self, topic: Topic, partition: int, batch: bytes) -> AppendedPartition:
-        data = OfTopic(
-            name=topic.name, topic_id=topic.topic_id, partitions=(ProducedPartition(partition, batch),)
+    async def _append(self, topic: Topic, partition: int, batch: bytes) -> logs.AppendedPartition:
+        data = logs.OfTopic(
+            name=topic.name, topic_id=topic.topic_id, partitions=(logs.ProducedPartition(partition, batch),)
         )
-        reply = await self._ask(topic, partition, ApiKey.PRODUCE, ProduceRequest(acks=-1, topics=(data,)))
-        answer: AppendedPartition = reply.topics[0].partitions[0]
+        reply = await self._ask(
+            topic, partition, ApiKey.PRODUCE, logs.ProduceRequest(acks=-1, topics=(data,))
+        )
+        answer: logs.AppendedPartition = reply.topics[0].partitions[0]
         if answer.error_code is not ErrorCode.NONE:
             raise FencepostError(
                 f"{topic.name}-{partition}: {answer.error_code.name}: {answer.error_message}"
@@ -175,11 +170,11 @@ class LogAccess:
         found: list[ReadRecord] = []
         position = log.log_start_offset
         while position < log.high_watermark:
-            wanted = FetchPartition(
+            wanted = logs.FetchPartition(
                 partition=partition, fetch_offset=position, partition_max_bytes=_FETCH_BYTES
             )
-            data = OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=(wanted,))
-            request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=(data,))
+            data = logs.OfTopic(name=topic.name, topic_id=topic.topic_id, partitions=(wanted,))
+            request = logs.FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=_FETCH_BYTES, topics=(data,))
             reply = await self._ask(topic, partition, ApiKey.FETCH, request)
             batches = reply.topics[0].partitions[0].batches
             if not batches:

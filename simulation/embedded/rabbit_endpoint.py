@@ -6,13 +6,8 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.sac import (
-    DEFAULT_DISCONNECTED_TIMEOUT_MS,
-    DEFAULT_VHOST,
-    DISCONNECTED_TIMEOUT,
-    UpdateConfiguration,
-)
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
@@ -60,8 +55,10 @@ class RabbitEndpoint:
         """Start to listen."""
         await self.broker.start()
         self.groups.on_change = self.waiting.wake
-        if self._disconnected_timeout_ms != DEFAULT_DISCONNECTED_TIMEOUT_MS:
-            self.groups.process(UpdateConfiguration({DISCONNECTED_TIMEOUT: self._disconnected_timeout_ms}))
+        if self._disconnected_timeout_ms != sac.DEFAULT_DISCONNECTED_TIMEOUT_MS:
+            self.groups.process(
+                sac.UpdateConfiguration({sac.DISCONNECTED_TIMEOUT: self._disconnected_timeout_ms})
+            )
 
     @property
     def groups(self) -> Groups:
@@ -71,7 +68,7 @@ class RabbitEndpoint:
     @property
     def catalogue(self) -> Catalogue:
         """The streams."""
-        return self.broker.cluster.virtual_hosts[DEFAULT_VHOST]
+        return self.broker.cluster.virtual_hosts[sac.DEFAULT_VHOST]
 
     def create_stream(self, name: str, arguments: Mapping[str, object]) -> None:
         """Create a stream."""
@@ -101,7 +98,7 @@ class RabbitEndpoint:
         else:
             gone = [_mended(lambda: self.catalogue.delete(name))]
         for stream in gone:
-            self.broker.cluster.forget(DEFAULT_VHOST, stream)
+            self.broker.cluster.forget(sac.DEFAULT_VHOST, stream)
 
     def publish(self, name: str, values: Sequence[bytes | str]) -> list[int]:
         """Append messages, and return their offsets."""

@@ -12,18 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    LEAVE_EPOCH,
-    NO_PARTITIONS,
-    Partitions,
-    TopicPartition,
-)
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.base.transport import TransportError
@@ -47,10 +41,10 @@ class ForeignMember:
         self._number = number
         self._timeout_ms = timeout_ms
         self._beat = ConsumerGroupHeartbeatRequest(
-            group_id=group_id, member_id=f"foreign-{number}", member_epoch=JOIN_EPOCH
+            group_id=group_id, member_id=f"foreign-{number}", member_epoch=ids.JOIN_EPOCH
         )
-        self._epoch = JOIN_EPOCH
-        self._assigned: Partitions = NO_PARTITIONS
+        self._epoch = ids.JOIN_EPOCH
+        self._assigned: ids.Partitions = ids.NO_PARTITIONS
 
     async def live(self, image: TopicsImage) -> None:
         """Live the whole life, with the topics of this image. It ends early if the member is fenced."""
@@ -60,17 +54,17 @@ class ForeignMember:
             before = self._epoch
             if not await self._go_on(names):
                 return
-            commits = self._commits(TopicPartition(names[0], 0))
+            commits = self._commits(ids.TopicPartition(names[0], 0))
             for request in (*self._mistakes(before, everything), *commits):
                 await self._send(request)
             await self._host.pause_us(_PAUSE_US)
         if self._number % 2:
             for _ in range(2):
-                await self._send(msgspec.structs.replace(self._beat, member_epoch=LEAVE_EPOCH))
+                await self._send(msgspec.structs.replace(self._beat, member_epoch=ids.LEAVE_EPOCH))
 
     async def _go_on(self, names: tuple[str, ...]) -> bool:
         """Send a correct heartbeat, until it gets a response. Return true if it is accepted."""
-        joins = self._epoch == JOIN_EPOCH
+        joins = self._epoch == ids.JOIN_EPOCH
         request = msgspec.structs.replace(
             self._beat,
             member_epoch=self._epoch,
@@ -92,16 +86,16 @@ class ForeignMember:
             await self._find()
         return False
 
-    def _mistakes(self, before: int, everything: Partitions) -> Iterator[ConsumerGroupHeartbeatRequest]:
+    def _mistakes(self, before: int, everything: ids.Partitions) -> Iterator[ConsumerGroupHeartbeatRequest]:
         """Yield wrong heartbeats; `before` is the epoch before the last correct one."""
         epoch = self._epoch
         changes: tuple[dict[str, Any], ...] = (
             {"member_epoch": epoch + 1},
             {"member_epoch": epoch + 1, "topic_partitions": everything},
             {"member_epoch": max(before, 1), "topic_partitions": everything},
-            {"member_epoch": max(before - 1, 1), "topic_partitions": NO_PARTITIONS},
+            {"member_epoch": max(before - 1, 1), "topic_partitions": ids.NO_PARTITIONS},
             {"member_epoch": epoch, "member_id": "nobody"},
-            {"member_epoch": LEAVE_EPOCH, "member_id": "nobody"},
+            {"member_epoch": ids.LEAVE_EPOCH, "member_id": "nobody"},
             {"member_epoch": epoch, "instance_id": "nobody"},
             {"member_epoch": -3},
             {
@@ -113,7 +107,7 @@ class ForeignMember:
         for fields in changes:
             yield msgspec.structs.replace(self._beat, **fields)
 
-    def _commits(self, place: TopicPartition) -> Iterator[OffsetCommitRequest]:
+    def _commits(self, place: ids.TopicPartition) -> Iterator[OffsetCommitRequest]:
         """Yield commits that no member may make."""
         own = self._beat.member_id
         for member_id, epoch in ((own, self._epoch + 1), ("nobody", self._epoch), (own, 0)):

@@ -6,14 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    DeleteGroupsRequest,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -89,11 +83,11 @@ class Operator(Host):
         match request:
             case "list":
                 states, types = self._rng.choice(_FILTERS)
-                return [ListGroupsRequest(states_filter=states, types_filter=types)]
+                return [consumer.ListGroupsRequest(states_filter=states, types_filter=types)]
             case "describe":
                 groups = (group_id, "no-such-group", "")
                 return [
-                    ConsumerGroupDescribeRequest(group_ids=groups),
+                    consumer.ConsumerGroupDescribeRequest(group_ids=groups),
                     DescribeGroupsRequest(group_ids=groups),
                 ]
             case "offsets":
@@ -109,10 +103,10 @@ class Operator(Host):
                 }
                 return [OffsetCommitRequest(group_id=group_id, offsets=offsets)]
             case "remove-members":
-                return [LeaveGroupBatchRequest(group_id=group_id, members=self._some_members(share))]
+                return [consumer.LeaveGroupBatchRequest(group_id=group_id, members=self._some_members(share))]
             case _:
                 assert request == "delete-group"
-                return [DeleteGroupsRequest(group_id=group_id)]
+                return [consumer.DeleteGroupsRequest(group_id=group_id)]
 
     def _partitions(self, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
         """Return all partitions of those topics, or of all topics, and one that does not exist."""
@@ -122,7 +116,7 @@ class Operator(Host):
         missing = [TopicPartition(each.name, each.partitions) for each in known[:1]]
         return tuple(found + missing)
 
-    def _some_members(self, share: float) -> tuple[LeaveGroupRequest, ...]:
+    def _some_members(self, share: float) -> tuple[consumer.LeaveGroupRequest, ...]:
         """Return requests to remove some hosts' members, static ones by their instance ids, and one member
         that does not exist."""
         hosts = [each for each in self._world.members.values() if each.member_id]
@@ -135,9 +129,11 @@ class Operator(Host):
             if host.instance_id is not None and draw > 0.85:
                 member_id = "another"
             found.append(
-                LeaveGroupRequest(group_id=group_id, member_id=member_id, instance_id=host.instance_id)
+                consumer.LeaveGroupRequest(
+                    group_id=group_id, member_id=member_id, instance_id=host.instance_id
+                )
             )
-        return (*found, LeaveGroupRequest(group_id=group_id, member_id="nobody"))
+        return (*found, consumer.LeaveGroupRequest(group_id=group_id, member_id="nobody"))
 
     async def _send_all(self, requests: Sequence[Request]) -> None:
         for request in requests:

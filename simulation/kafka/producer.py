@@ -5,18 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
-from fencepost.coordinator.protocol.transactions import (
-    EPOCH_PER_TRANSACTION,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
 from fencepost.member.base.transport import TransportError
 from fencepost.simulation.kafka.requests import TxnOffsetCommit, error_of
 from fencepost.simulation.kafka.transport import SimulatedTransport
@@ -74,8 +66,8 @@ class SimulatedProducer:
         self._committed = world.hooks["on_commit"]
         self._transactions = self._transport(of_transactions=True)
         self._group = self._transport(of_transactions=False)
-        self._producer_id = NO_PRODUCER_ID
-        self._epoch = NO_PRODUCER_EPOCH
+        self._producer_id = transactions.NO_PRODUCER_ID
+        self._epoch = transactions.NO_PRODUCER_EPOCH
         self._is_added = False
         """True if the group is part of the transaction, if the client has to add it."""
 
@@ -101,7 +93,7 @@ class SimulatedProducer:
         try:
             reply = await self._ask(
                 self._transactions,
-                lambda: InitProducerIdRequest(
+                lambda: transactions.InitProducerIdRequest(
                     transactional_id=self._id,
                     timeout_ms=self._timeout_ms,
                     producer_id=self._producer_id,
@@ -121,9 +113,9 @@ class SimulatedProducer:
         :raises ProducerReplaced: if another producer has the id.
         :raises TransactionFailed: if they can't be added.
         """
-        if self._producer_id == NO_PRODUCER_ID:
+        if self._producer_id == transactions.NO_PRODUCER_ID:
             await self.renew()
-        if self._version < EPOCH_PER_TRANSACTION and not self._is_added:
+        if self._version < transactions.EPOCH_PER_TRANSACTION and not self._is_added:
             await self._add()
 
         def request() -> TxnOffsetCommit:
@@ -145,7 +137,7 @@ class SimulatedProducer:
         """Add the output partition and the group to the transaction."""
         await self._ask(
             self._transactions,
-            lambda: AddPartitionsToTxnRequest(
+            lambda: transactions.AddPartitionsToTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
@@ -154,7 +146,7 @@ class SimulatedProducer:
         )
         await self._ask(
             self._transactions,
-            lambda: AddOffsetsToTxnRequest(
+            lambda: transactions.AddOffsetsToTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
@@ -170,7 +162,7 @@ class SimulatedProducer:
         """
         reply = await self._ask(
             self._transactions,
-            lambda: EndTxnRequest(
+            lambda: transactions.EndTxnRequest(
                 transactional_id=self._id,
                 producer_id=self._producer_id,
                 producer_epoch=self._epoch,
@@ -178,7 +170,7 @@ class SimulatedProducer:
                 client_version=self._version,
             ),
         )
-        if self._version >= EPOCH_PER_TRANSACTION:
+        if self._version >= transactions.EPOCH_PER_TRANSACTION:
             self._producer_id, self._epoch = reply.producer_id, reply.producer_epoch
         self._is_added = False
 

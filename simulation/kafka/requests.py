@@ -8,23 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.protocol.classic import (
-    DescribeGroupsRequest,
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupsRequest,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
+from fencepost.coordinator.protocol import classic, consumer, transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -34,13 +18,6 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
-from fencepost.coordinator.protocol.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    EndTxnRequest,
-    InitProducerIdRequest,
-)
 from fencepost.coordinator.refusals import refusal
 from fencepost.simulation.kernel.rng import Streams
 
@@ -97,30 +74,30 @@ class OffsetsSince(msgspec.Struct, frozen=True):
 
 GROUP_REQUESTS: frozenset[type] = frozenset(
     {
-        ConsumerGroupHeartbeatRequest,
+        consumer.ConsumerGroupHeartbeatRequest,
         StreamsGroupHeartbeatRequest,
         OffsetCommitRequest,
         OffsetFetchRequest,
-        JoinGroupRequest,
-        SyncGroupRequest,
-        HeartbeatRequest,
-        LeaveGroupRequest,
-        LeaveGroupBatchRequest,
-        ConsumerGroupDescribeRequest,
-        DescribeGroupsRequest,
+        classic.JoinGroupRequest,
+        classic.SyncGroupRequest,
+        classic.HeartbeatRequest,
+        consumer.LeaveGroupRequest,
+        consumer.LeaveGroupBatchRequest,
+        consumer.ConsumerGroupDescribeRequest,
+        classic.DescribeGroupsRequest,
         StreamsGroupDescribeRequest,
-        ListGroupsRequest,
-        DeleteGroupsRequest,
+        consumer.ListGroupsRequest,
+        consumer.DeleteGroupsRequest,
         OffsetDeleteRequest,
     }
 )
 """Requests that only the group's coordinator answers."""
 
 TRANSACTION_REQUESTS: tuple[type, ...] = (
-    InitProducerIdRequest,
-    AddPartitionsToTxnRequest,
-    AddOffsetsToTxnRequest,
-    EndTxnRequest,
+    transactions.InitProducerIdRequest,
+    transactions.AddPartitionsToTxnRequest,
+    transactions.AddOffsetsToTxnRequest,
+    transactions.EndTxnRequest,
 )
 """Requests that only the coordinator of transactions answers."""
 
@@ -136,7 +113,7 @@ class TxnOffsetCommit(msgspec.Struct, frozen=True):
     """With the producer's id, and the member for which it commits (KIP-447)."""
 
 
-_JOINED = (JoinGroupResponse, SyncGroupResponse)
+_JOINED = (classic.JoinGroupResponse, classic.SyncGroupResponse)
 
 
 def refuse(request: object, code: ErrorCode) -> object:
@@ -146,9 +123,9 @@ def refuse(request: object, code: ErrorCode) -> object:
 
 def moves_epoch(request: object, response: object) -> bool:
     """Return true if a response has an assignment, or an epoch that differs from its request's."""
-    if isinstance(response, ConsumerGroupHeartbeatResponse):
+    if isinstance(response, consumer.ConsumerGroupHeartbeatResponse):
         return (
-            isinstance(request, ConsumerGroupHeartbeatRequest)
+            isinstance(request, consumer.ConsumerGroupHeartbeatRequest)
             and (response.member_epoch != request.member_epoch or response.assignment is not None)
             and response.error_code == ErrorCode.NONE
         )
@@ -157,7 +134,7 @@ def moves_epoch(request: object, response: object) -> bool:
 
 def error_of(response: object) -> ErrorCode:
     """Return the error of a response; if each partition has one, the first that is not NONE."""
-    if isinstance(response, OffsetCommitResponse | AddPartitionsToTxnResponse):
+    if isinstance(response, OffsetCommitResponse | transactions.AddPartitionsToTxnResponse):
         errors: Mapping[TopicPartition, ErrorCode] = response.errors
         return next((code for code in errors.values() if code != ErrorCode.NONE), ErrorCode.NONE)
     code = getattr(response, "error_code", ErrorCode.NONE)
@@ -165,7 +142,7 @@ def error_of(response: object) -> ErrorCode:
     return code
 
 
-MAY_WAIT: Final = frozenset({JoinGroupRequest, SyncGroupRequest})
+MAY_WAIT: Final = frozenset({classic.JoinGroupRequest, classic.SyncGroupRequest})
 """Requests whose responses wait for other members."""
 
 
@@ -182,7 +159,7 @@ class ArrivalTokens:
     def stamp(self, request: Any) -> Any:
         """Return the request with its number; no two requests have the same number."""
         self._last += 1
-        if isinstance(request, SyncGroupRequest):
+        if isinstance(request, classic.SyncGroupRequest):
             return msgspec.structs.replace(request, token=self._last)
         suffix = self._streams.uuid(f"joiner/{self._last}") if not request.member_id else ""
         return msgspec.structs.replace(request, token=self._last, new_member_suffix=suffix)

@@ -13,16 +13,9 @@ import msgspec
 
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost, HostHooks
 from fencepost.coordinator.journal.memory import RecordBatches
+from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.transaction_records import TransactionRecord
-from fencepost.coordinator.protocol.transactions import (
-    EPOCH_PER_TRANSACTION,
-    AddOffsetsToTxnRequest,
-    InitProducerIdRequest,
-    MarkersWritten,
-    TransactionEnded,
-    WriteMarkers,
-)
 from fencepost.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
@@ -165,9 +158,9 @@ class SimulatedTransactions(HostHooks):
         """
         if self._host is None or self.leader is None or self.leader.frozen:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        added = request.client_version >= EPOCH_PER_TRANSACTION
+        added = request.client_version >= transactions.EPOCH_PER_TRANSACTION
         outcome = self._process(
-            AddOffsetsToTxnRequest(
+            transactions.AddOffsetsToTxnRequest(
                 transactional_id=request.transactional_id,
                 producer_id=request.offsets.producer_id,
                 producer_epoch=request.producer_epoch,
@@ -182,10 +175,12 @@ class SimulatedTransactions(HostHooks):
     def take_over(self, transactional_id: str, timeout_ms: int) -> None:
         """Let a producer elsewhere begin with the same transactional id, if it reaches the coordinator."""
         if self._host is not None and self.leader is not None and not self.leader.frozen:
-            request = InitProducerIdRequest(transactional_id=transactional_id, timeout_ms=timeout_ms)
+            request = transactions.InitProducerIdRequest(
+                transactional_id=transactional_id, timeout_ms=timeout_ms
+            )
             self._process(request)
 
-    def _process(self, event: TransactionRequest | MarkersWritten) -> Any:
+    def _process(self, event: TransactionRequest | transactions.MarkersWritten) -> Any:
         assert self._host is not None
         if self._host.coordinator.needs_producer_id(event):
             self._producers += 1
@@ -199,14 +194,14 @@ class SimulatedTransactions(HostHooks):
         assert self.leader is not None
         self._cluster.tell("on_transaction_step", self.leader.name, event, outcome)
 
-    def carry_out(self, effect: WriteMarkers) -> None:
+    def carry_out(self, effect: transactions.WriteMarkers) -> None:
         """Send the marker to the group."""
         self._send(self._arrives, (self._term, effect))
 
     def _send(self, arrives: Callable[[Any], None], marker: Any) -> None:
         self._loop.schedule(self._loop.now_us + self._latency.draw(), arrives, marker)
 
-    def _arrives(self, marker: tuple[int, WriteMarkers]) -> None:
+    def _arrives(self, marker: tuple[int, transactions.WriteMarkers]) -> None:
         term, effect = marker
         if term != self._term:
             return
@@ -217,7 +212,9 @@ class SimulatedTransactions(HostHooks):
                 return
             for group_id in effect.groups:
                 broker.step(
-                    TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
+                    transactions.TransactionEnded(
+                        group_id=group_id, producer_id=effect.producer_id, commit=effect.commit
+                    )
                 )
             if broker.coordinator_host.failure is not None:
                 self._loop.schedule(self._loop.now_us + _AGAIN_US, self._arrives, marker)
@@ -226,7 +223,7 @@ class SimulatedTransactions(HostHooks):
         ready_us = self._loop.now_us + self._replication.draw() + self._latency.draw()
         self._loop.schedule(ready_us, self._written, (term, effect, broker, generation))
 
-    def _written(self, marker: tuple[int, WriteMarkers, BrokerHost | None, int]) -> None:
+    def _written(self, marker: tuple[int, transactions.WriteMarkers, BrokerHost | None, int]) -> None:
         term, effect, broker, generation = marker
         leader = self.leader
         if term != self._term or leader is None or self._host is None:
@@ -238,7 +235,7 @@ class SimulatedTransactions(HostHooks):
             self._arrives((term, effect))
             return
         self._process(
-            MarkersWritten(
+            transactions.MarkersWritten(
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,

@@ -15,25 +15,10 @@ import msgspec
 
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
+from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    LeaveGroupBatchRequest,
-    ListGroupsRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.machine import StateTable
-from fencepost.coordinator.protocol.offsets import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetDeleteRequest,
-    OffsetDeleteResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from fencepost.coordinator.protocol.outcome import (
     CreateInternalTopics,
     MemberFenced,
@@ -42,22 +27,9 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.lab.conform import schedule
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
 from fencepost.simulation.lab.conform.rules import NAMES, exercised
-from fencepost.simulation.lab.conform.schedule import (
-    Beat,
-    CommitStep,
-    DeleteGroup,
-    Describe,
-    DescribeClassic,
-    DescribeStreams,
-    Fetch,
-    Forget,
-    List,
-    Remove,
-    Step,
-    StreamsBeat,
-)
 from fencepost.simulation.machines import TABLES
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
@@ -68,18 +40,18 @@ Move: TypeAlias = tuple[str, str, str, str]
 SEEDS: Final = 3
 """Number of runs of each scenario."""
 
-_STEPS: Final[Mapping[type, Step]] = {
-    ConsumerGroupHeartbeatRequest: Beat(member="member"),
-    StreamsGroupHeartbeatRequest: StreamsBeat(member="member"),
-    OffsetCommitRequest: CommitStep(topics={}),
-    OffsetFetchRequest: Fetch(),
-    OffsetDeleteRequest: Forget(topics={}),
-    ConsumerGroupDescribeRequest: Describe(),
-    StreamsGroupDescribeRequest: DescribeStreams(),
-    DescribeGroupsRequest: DescribeClassic(),
-    ListGroupsRequest: List(),
-    LeaveGroupBatchRequest: Remove(members=()),
-    DeleteGroupsRequest: DeleteGroup(),
+_STEPS: Final[Mapping[type, schedule.Step]] = {
+    consumer.ConsumerGroupHeartbeatRequest: schedule.Beat(member="member"),
+    StreamsGroupHeartbeatRequest: schedule.StreamsBeat(member="member"),
+    offsets.OffsetCommitRequest: schedule.CommitStep(topics={}),
+    offsets.OffsetFetchRequest: schedule.Fetch(),
+    offsets.OffsetDeleteRequest: schedule.Forget(topics={}),
+    consumer.ConsumerGroupDescribeRequest: schedule.Describe(),
+    StreamsGroupDescribeRequest: schedule.DescribeStreams(),
+    DescribeGroupsRequest: schedule.DescribeClassic(),
+    consumer.ListGroupsRequest: schedule.List(),
+    consumer.LeaveGroupBatchRequest: schedule.Remove(members=()),
+    consumer.DeleteGroupsRequest: schedule.DeleteGroup(),
 }
 """The step of a schedule that a request corresponds to."""
 _WITHOUT_REQUEST: Final[Mapping[type, str]] = {
@@ -217,7 +189,7 @@ def _noted(note: Callable[[Move], None], rules: _ExercisedRules) -> Iterator[Non
 
 def _request_on_the_wire(request: Any) -> Any:
     """Return a request in the form in which rules read it: OffsetFetch has groups."""
-    if not isinstance(request, OffsetFetchRequest):
+    if not isinstance(request, offsets.OffsetFetchRequest):
         return request
     group = SimpleNamespace(member_id=request.member_id, topics=request.partitions)
     return SimpleNamespace(
@@ -227,13 +199,13 @@ def _request_on_the_wire(request: Any) -> Any:
 
 def _reply_on_the_wire(reply: Any) -> Any:
     """Return a reply in the form in which rules read it: offsets and errors are by topic."""
-    if isinstance(reply, DeleteGroupsResponse):
+    if isinstance(reply, consumer.DeleteGroupsResponse):
         return SimpleNamespace(groups=(reply,))
-    if isinstance(reply, OffsetFetchResponse):
+    if isinstance(reply, offsets.OffsetFetchResponse):
         found = [SimpleNamespace(offset=offset) for offset in reply.offsets.values()]
         topics = (SimpleNamespace(partitions=found),)
         return SimpleNamespace(groups=(SimpleNamespace(error_code=reply.error_code, topics=topics),))
-    if isinstance(reply, OffsetCommitResponse | OffsetDeleteResponse):
+    if isinstance(reply, offsets.OffsetCommitResponse | offsets.OffsetDeleteResponse):
         errors = [SimpleNamespace(error_code=code) for code in reply.errors.values()]
         code = getattr(reply, "error_code", ErrorCode.NONE)
         return SimpleNamespace(error_code=code, topics=(SimpleNamespace(partitions=errors),))

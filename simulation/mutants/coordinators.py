@@ -18,15 +18,9 @@ from fencepost.coordinator.consumer.reconcile import Taken
 from fencepost.coordinator.consumer.soft import ConsumerSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.epoch_groups import SoftState
+from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import (
-    JOIN_EPOCH,
-    NO_PARTITIONS,
-    STATIC_LEAVE_EPOCH,
-    Partitions,
-    TopicId,
-)
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupTargetAssignmentMemberValue, Record
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
@@ -46,7 +40,7 @@ def _forgetful_map(
     it by then."""
     topics = self._topics
     original(self, old, new)
-    for topic_id, partitions in (NO_PARTITIONS if old is None else old.pending_revocation).items():
+    for topic_id, partitions in (ids.NO_PARTITIONS if old is None else old.pending_revocation).items():
         still = () if new is None else new.pending_revocation.get(topic_id, ())
         holders = topics.get(topic_id, [])
         for partition in partitions:
@@ -56,7 +50,7 @@ def _forgetful_map(
 
 
 def _epoch_zero_is_smaller(
-    _: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+    _: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None
 ) -> None:
     """A repeated join is treated like any smaller epoch."""
     if epoch == member.member_epoch:
@@ -67,10 +61,10 @@ def _epoch_zero_is_smaller(
 
 
 def _lost_reply_is_fenced(
-    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None
 ) -> None:
     """The previous epoch is refused, whatever the member owns."""
-    if epoch not in (JOIN_EPOCH, member.member_epoch):
+    if epoch not in (ids.JOIN_EPOCH, member.member_epoch):
         raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
     original(member, epoch, owned)
 
@@ -83,7 +77,7 @@ def _owner_by_epoch(
     if not isinstance(epochs, PartitionEpochs):
         return original(member, taken=taken, **rest)
 
-    def by_epoch(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
+    def by_epoch(topic_id: ids.TopicId, partitions: Iterable[int]) -> set[int]:
         return {p for p in taken(topic_id, partitions) if epochs.of(topic_id, p) != member.member_epoch}
 
     return original(member, taken=by_epoch, **rest)
@@ -106,7 +100,7 @@ def _target_is_told(
     return Outcome(records=outcome.records, reply=told, effects=outcome.effects)
 
 
-def _target(group: ConsumerGroup, records: tuple[Record, ...], member_id: str) -> Partitions:
+def _target(group: ConsumerGroup, records: tuple[Record, ...], member_id: str) -> ids.Partitions:
     for record in records:
         value = record.value
         if (
@@ -114,7 +108,7 @@ def _target(group: ConsumerGroup, records: tuple[Record, ...], member_id: str) -
             and getattr(record.key, "member_id", None) == member_id
         ):
             return value.partitions
-    return group.targets.get(member_id, NO_PARTITIONS)
+    return group.targets.get(member_id, ids.NO_PARTITIONS)
 
 
 def _delivered_is_delivered(
@@ -126,7 +120,7 @@ def _delivered_is_delivered(
 ) -> ConsumerGroupHeartbeatResponse:
     """An assignment is sent once; a full heartbeat does not return it again."""
     answer = original(request, old, new, interval_ms)
-    told = request.member_epoch == JOIN_EPOCH or old.assigned != new.assigned
+    told = request.member_epoch == ids.JOIN_EPOCH or old.assigned != new.assigned
     return answer if told else msgspec.structs.replace(answer, assignment=None)
 
 
@@ -146,7 +140,7 @@ def _recomputed_in_revocation(
     member: ConsumerGroupMember,
     *,
     target_epoch: int,
-    target: Partitions,
+    target: ids.Partitions,
     owned: Any,
     **rest: Any,
 ) -> ConsumerGroupMember:
@@ -154,7 +148,7 @@ def _recomputed_in_revocation(
     waiting = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
     if not waiting or reconciliation.releases(owned, member.pending_revocation):
         return original(member, target_epoch=target_epoch, target=target, owned=owned, **rest)
-    keep: dict[TopicId, tuple[int, ...]] = {}
+    keep: dict[ids.TopicId, tuple[int, ...]] = {}
     pending = {topic_id: set(numbers) for topic_id, numbers in member.pending_revocation.items()}
     for topic_id, numbers in member.assigned.items():
         wanted = target.get(topic_id, ())
@@ -170,7 +164,7 @@ def _any_topic_is_subscribed(
     original: Callable[..., ConsumerGroupMember],
     member: ConsumerGroupMember,
     *,
-    target: Partitions,
+    target: ids.Partitions,
     subscribed: Any,
     **rest: Any,
 ) -> ConsumerGroupMember:
@@ -179,7 +173,9 @@ def _any_topic_is_subscribed(
     return original(member, target=target, subscribed=everything, **rest)
 
 
-def _null_releases(original: Callable[..., bool], owned: Partitions | None, partitions: Partitions) -> bool:
+def _null_releases(
+    original: Callable[..., bool], owned: ids.Partitions | None, partitions: ids.Partitions
+) -> bool:
     """A heartbeat without a partition list counts as one that owns nothing."""
     return owned is None or original(owned, partitions)
 
@@ -213,16 +209,16 @@ def _away_is_gone(original: Callable[..., None], self: ConsumerSoftState, groups
     original(self, groups, now_ms)
     for group_id, group in groups.items():
         for member_id, member in group.members.items():
-            if member.member_epoch == STATIC_LEAVE_EPOCH:
+            if member.member_epoch == ids.STATIC_LEAVE_EPOCH:
                 self.timers.cancel(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id))
 
 
 def _any_list_will_do(
-    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None
 ) -> None:
     """The previous epoch is accepted, whatever the member says it owns."""
-    repeats = owned is not None and JOIN_EPOCH < epoch == member.previous_member_epoch
-    original(member, epoch, NO_PARTITIONS if repeats else owned)
+    repeats = owned is not None and ids.JOIN_EPOCH < epoch == member.previous_member_epoch
+    original(member, epoch, ids.NO_PARTITIONS if repeats else owned)
 
 
 def _does_nothing(*_arguments: Any, **_named: Any) -> None: ...

@@ -6,13 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
-from fencepost.coordinator.protocol.sac import (
-    SIMPLE,
-    CheckConnection,
-    MonitorConnection,
-    NotifyConsumer,
-    SacReply,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.sac import coordinator, draft
 from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.coordinator.sac.draft import GroupDraft
@@ -37,8 +31,8 @@ def _no_handover(original: Callable[..., None], self: GroupDraft, current: int) 
         self._notify(target, active=True)
 
 
-def _no_purge(original: Callable[..., SacReply], command: Any, step: Any) -> SacReply:
-    return SacReply()
+def _no_purge(original: Callable[..., sac.SacReply], command: Any, step: Any) -> sac.SacReply:
+    return sac.SacReply()
 
 
 def _disconnected_is_not_current(original: Callable[..., int | None], self: GroupDraft) -> int | None:
@@ -57,7 +51,7 @@ def _disconnected_blocks_nobody(original: Callable[..., int | None], self: Group
     eligible = [place for place, one in enumerate(self.consumers) if draft.is_connected(one.status)]
     if not eligible:
         return None
-    return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
+    return eligible[0 if self.partition_index == sac.SIMPLE else self.partition_index % len(eligible)]
 
 
 def _no_reconciliation(original: Callable[..., None], self: GroupDraft, mine: list[int]) -> None:
@@ -82,27 +76,27 @@ def _chosen_again_is_told_nothing(original: Original, self: GroupDraft) -> None:
     stepping_down = self.target()
     again = stepping_down is not None and self.consumers[stepping_down].status is draft.C_DEACTIVATING
     original(self)
-    if again and self.effects and isinstance(self.effects[-1], NotifyConsumer):
+    if again and self.effects and isinstance(self.effects[-1], sac.NotifyConsumer):
         self.effects.pop()
 
 
-def _asks_only_indexed(original: Original, event: Any, step: Any) -> SacReply:
+def _asks_only_indexed(original: Original, event: Any, step: Any) -> sac.SacReply:
     for connection in step.state.connections_on(event.node):
         if step.state.is_indexed(connection):
-            step.first += [CheckConnection(connection), MonitorConnection(connection)]
-    return SacReply()
+            step.first += [sac.CheckConnection(connection), sac.MonitorConnection(connection)]
+    return sac.SacReply()
 
 
-def _timeout_leaves_the_index(original: Original, command: Any, step: Any) -> SacReply:
-    reply: SacReply = original(command, step)
+def _timeout_leaves_the_index(original: Original, command: Any, step: Any) -> sac.SacReply:
+    reply: sac.SacReply = original(command, step)
     step.rebuilt = False
     step.index[command.connection] = ()
     return reply
 
 
-def _never_active(original: Original, command: Any, step: Any) -> SacReply:
-    reply: SacReply = original(command, step)
-    return reply if reply.error is not None else SacReply(is_active=False)
+def _never_active(original: Original, command: Any, step: Any) -> sac.SacReply:
+    reply: sac.SacReply = original(command, step)
+    return reply if reply.error is not None else sac.SacReply(is_active=False)
 
 
 def _times_afresh_with_nothing(original: Original, self: SacState, now_ms: int) -> None:
@@ -114,8 +108,8 @@ def _no_deadline(original: Original, self: SacCoordinator) -> int | None:
     return None
 
 
-def _step_down_leads_nowhere(original: Original, command: Any, step: Any) -> SacReply:
-    return SacReply()
+def _step_down_leads_nowhere(original: Original, command: Any, step: Any) -> sac.SacReply:
+    return sac.SacReply()
 
 
 async def _loss_is_not_told(original: Original, self: Any, kind: SacCallback) -> None:

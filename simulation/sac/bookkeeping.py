@@ -4,18 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.coordinator.protocol.sac import (
-    ConnectionDown,
-    ConnectionId,
-    ConnectionReconnected,
-    EvaluateGroup,
-    NodeUp,
-    PurgeNodes,
-    RegisterConsumer,
-    Tick,
-    UnregisterConsumer,
-    node_of,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput
 from fencepost.simulation.sac.observers import SacChecker, SacStep
@@ -33,7 +22,7 @@ class SacBookkeeping(SacChecker):
     """
 
     def __init__(self) -> None:
-        self._index: dict[ConnectionId, set[SacGroupKey]] = {}
+        self._index: dict[sac.ConnectionId, set[SacGroupKey]] = {}
         self._steps = 0
 
     def on_step(self, step: SacStep, now_us: int) -> None:
@@ -54,7 +43,7 @@ class SacBookkeeping(SacChecker):
         if self._steps % _EVERY == 0:
             self._derived()
 
-    def _unlike(self, index: Mapping[ConnectionId, set[SacGroupKey]]) -> list[ConnectionId]:
+    def _unlike(self, index: Mapping[sac.ConnectionId, set[SacGroupKey]]) -> list[sac.ConnectionId]:
         known = (*index, *self._index)
         return [each for each in dict.fromkeys(known) if index.get(each) != self._index.get(each)]
 
@@ -65,23 +54,25 @@ class SacBookkeeping(SacChecker):
         groups: Mapping[SacGroupKey, SacGroupValue],
     ) -> bool:
         match event:
-            case RegisterConsumer():
+            case sac.RegisterConsumer():
                 key = SacGroupKey(event.vhost, event.stream, event.consumer_name)
                 self._index.setdefault(event.connection, set()).add(key)
-            case UnregisterConsumer():
+            case sac.UnregisterConsumer():
                 members = _members(groups).get(event.connection, set())
                 if kept := self._index.pop(event.connection, set()) & members:
                     self._index[event.connection] = kept
-            case ConnectionDown():
+            case sac.ConnectionDown():
                 self._index.pop(event.connection, None)
-            case NodeUp():
+            case sac.NodeUp():
                 members_of = _members(groups)
                 self._index.update(
-                    (each, keys) for each, keys in members_of.items() if node_of(each) == event.node
+                    (each, keys) for each, keys in members_of.items() if sac.node_of(each) == event.node
                 )
-            case ConnectionReconnected() | PurgeNodes() | EvaluateGroup():
+            case sac.ConnectionReconnected() | sac.PurgeNodes() | sac.EvaluateGroup():
                 self._index = _members(groups)
-            case Tick() if event.nodes and {node_of(each) for each in _members(before)} - {*event.nodes}:
+            case sac.Tick() if event.nodes and {sac.node_of(each) for each in _members(before)} - {
+                *event.nodes
+            }:
                 self._index = _members(groups)
             case _:
                 return False
@@ -101,7 +92,7 @@ class SacBookkeeping(SacChecker):
         away = {one.connection for one in consumers if one.status in DISCONNECTED}
         for what, kept, right in (
             ("connections", set(state.connections), set(members)),
-            ("nodes", set(state.nodes), {node_of(each) for each in members}),
+            ("nodes", set(state.nodes), {sac.node_of(each) for each in members}),
             ("lost connections", set(state.away), away),
             ("timers", set(state.timers), away),
         ):
@@ -112,8 +103,8 @@ class SacBookkeeping(SacChecker):
                 self.report("sac-derived", f"{connection} is listed in {state.groups_of(connection)}")
 
 
-def _members(groups: Mapping[SacGroupKey, SacGroupValue]) -> dict[ConnectionId, set[SacGroupKey]]:
-    found: dict[ConnectionId, set[SacGroupKey]] = {}
+def _members(groups: Mapping[SacGroupKey, SacGroupValue]) -> dict[sac.ConnectionId, set[SacGroupKey]]:
+    found: dict[sac.ConnectionId, set[SacGroupKey]] = {}
     for key, group in groups.items():
         for one in group.consumers:
             found.setdefault(one.connection, set()).add(key)

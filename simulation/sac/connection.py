@@ -10,14 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fencepost.coordinator.protocol.sac import (
-    ActivateConsumer,
-    ConnectionReconnected,
-    NotifyConsumer,
-    RegisterConsumer,
-    SacError,
-    SacReply,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.transport import SacSubscription, SubscriptionRefused
 
@@ -28,7 +21,7 @@ if TYPE_CHECKING:
 
 CREDIT = 10
 """Chunks that a client allows with its subscription."""
-_SHUTDOWN = frozenset({SacError.COORDINATOR_UNAVAILABLE, SacError.UNKNOWN_COMMAND})
+_SHUTDOWN = frozenset({sac.SacError.COORDINATOR_UNAVAILABLE, sac.SacError.UNKNOWN_COMMAND})
 
 
 class ServerConnection:
@@ -69,11 +62,11 @@ class ServerConnection:
             handler, argument = self._inbox.popleft()
             handler(argument)
 
-    def _ask(self, command: SacInput, answered: Callable[[SacReply], None]) -> None:
+    def _ask(self, command: SacInput, answered: Callable[[sac.SacReply], None]) -> None:
         """Send a command to the coordinator and wait; the connection ends if no reply arrives."""
         self._busy = True
 
-        def answer(reply: SacReply) -> None:
+        def answer(reply: sac.SacReply) -> None:
             if not self.alive:
                 return
             if reply.error in _SHUTDOWN:
@@ -89,7 +82,7 @@ class ServerConnection:
 
     def subscribe(self, subscription: SacSubscription) -> None:
         """Handle the client's subscription."""
-        command = RegisterConsumer(
+        command = sac.RegisterConsumer(
             stream=subscription.stream,
             consumer_name=subscription.name,
             connection=self.id,
@@ -98,7 +91,7 @@ class ServerConnection:
             owner=self.client.owner,
         )
 
-        def registered(reply: SacReply) -> None:
+        def registered(reply: sac.SacReply) -> None:
             if reply.error is not None:
                 self.client.send(self.client.refused, SubscriptionRefused(str(reply.error)))
                 return
@@ -124,7 +117,7 @@ class ServerConnection:
             self._activate(self.subscription.stream, self.subscription.name)
 
     def _activate(self, stream: str, name: str) -> None:
-        self._ask(ActivateConsumer(stream=stream, consumer_name=name), lambda _: None)
+        self._ask(sac.ActivateConsumer(stream=stream, consumer_name=name), lambda _: None)
 
     def credited(self, chunks: int) -> None:
         """Take further credit from the client."""
@@ -143,7 +136,7 @@ class ServerConnection:
 
     # -- the coordinator's messages -------------------------------------------------------------------------
 
-    def notified(self, message: NotifyConsumer) -> None:
+    def notified(self, message: sac.NotifyConsumer) -> None:
         """Tell the client that its consumer is to be active, or to step down."""
         subscription = self.subscription
         if subscription is None or subscription.stream != message.stream:
@@ -159,7 +152,7 @@ class ServerConnection:
 
     def checked(self, _: object) -> None:
         """Respond to the coordinator's check that the connection is alive."""
-        self._ask(ConnectionReconnected(self.id), lambda _: None)
+        self._ask(sac.ConnectionReconnected(self.id), lambda _: None)
 
     # -- the log --------------------------------------------------------------------------------------------
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fencepost.coordinator.protocol.sac import (
-    SIMPLE,
-    ConsumerStatus,
-    EvaluateGroup,
-    NotifyConsumer,
-    Tick,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
-_S = ConsumerStatus
+_S = sac.ConsumerStatus
 _SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
 _TOLD_NOTHING = ("demoted", "early", "abandoned")
 """Windows that close only when something else happens: no consumer is told to step down."""
@@ -45,7 +39,7 @@ class SacCoordination(SacChecker):
         """Groups that have two active consumers, since one was lost a second time before it had reported."""
         self._put_out: set[SacGroupKey] = set()
         """Groups from which an operator removed a consumer whose connection is alive: it never notices."""
-        self._lost: dict[str, NotifyConsumer] = {}
+        self._lost: dict[str, sac.NotifyConsumer] = {}
         """By connection: the last message to it, if that message was lost."""
         self._steps = 0
         self._calm_us = 0
@@ -60,16 +54,16 @@ class SacCoordination(SacChecker):
         event, outcome, groups = step.event, step.outcome, step.after
         self._figures.counts["commands"] += outcome.reply is not None
         for effect in outcome.effects:
-            if isinstance(effect, NotifyConsumer):
+            if isinstance(effect, sac.NotifyConsumer):
                 self._figures.counts["activations" if effect.active else "step downs"] += 1
                 self._lost.pop(effect.connection, None)
-        if isinstance(event, Tick) and event.nodes:
+        if isinstance(event, sac.Tick) and event.nodes:
             for stale in set(self._live.state.nodes) - set(event.nodes):
                 self.report("sac-stale-node", f"{stale} left the cluster, and its consumers are still there")
         if not outcome.records:
             return
         for key, one, old, new in step.changes:
-            if isinstance(event, EvaluateGroup) and new is ABSENT and self._is_alive(one.connection):
+            if isinstance(event, sac.EvaluateGroup) and new is ABSENT and self._is_alive(one.connection):
                 self._put_out.add(key)
             if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
                 self._two.add(key)
@@ -102,7 +96,7 @@ class SacCoordination(SacChecker):
         if loaded.hard_state() != coordinator.hard_state():
             self.report("journal-replay", "a replay of the journal gives different groups")
 
-    def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
+    def on_lost_message(self, message: sac.NotifyConsumer, now_us: int) -> None:
         """Note that the last message to a connection was lost: nothing repairs that, as in RabbitMQ."""
         self._lost[message.connection] = message
         self._figures.counts["messages lost"] += 1
@@ -192,7 +186,7 @@ class SacCoordination(SacChecker):
 
     def _the_right_one(self, key: SacGroupKey, group: SacGroupValue, connection: str, owner: str) -> None:
         eligible = [one.connection for one in group.consumers if one.status in _SETTLED]
-        if group.partition_index != SIMPLE:
+        if group.partition_index != sac.SIMPLE:
             target = eligible[group.partition_index % len(eligible)]
             if target != connection:
                 self.report(

@@ -8,24 +8,14 @@ its answer, opens a window. Two active clients without a window are a violation.
 
 from __future__ import annotations
 
-from fencepost.coordinator.protocol.sac import (
-    ActivateConsumer,
-    ConnectionDown,
-    ConnectionId,
-    ConnectionReconnected,
-    ConsumerStatus,
-    DownReason,
-    EvaluateGroup,
-    PurgeNodes,
-    Tick,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.sac.coordinator import SacInput
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
-_S = ConsumerStatus
+_S = sac.ConsumerStatus
 ACTIVE_LIKE = (_S.CONNECTED_ACTIVE, _S.CONNECTED_DEACTIVATING, _S.DISCONNECTED_ACTIVE)
 _HOLDS = (SacMemberState.ACTIVE, SacMemberState.STEPPING_DOWN)
 
@@ -83,13 +73,13 @@ class Exclusive(SacChecker):
             assert subscriber.connection is not None
             self._end(subscriber.connection.owner, now_us)
 
-    def on_connection(self, connection: ConnectionId, owner: str, opened: bool, now_us: int) -> None:
+    def on_connection(self, connection: sac.ConnectionId, owner: str, opened: bool, now_us: int) -> None:
         """End the client's part when its connection has ended, whether or not the client has noticed."""
         if not opened:
             self._end(owner, now_us)
             self.causes.pop(owner, None)
 
-    def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
+    def on_let_go(self, connection: sac.ConnectionId, owner: str, now_us: int) -> None:
         """Judge a connection's report that its client has let go, after which the group moves on."""
         for stream, holders in self.holders.items():
             if owner in holders:
@@ -147,16 +137,16 @@ class Exclusive(SacChecker):
             self._figures.add("without active", now_us - since)
 
 
-def _cause(event: SacInput, old: ConsumerStatus, new: ConsumerStatus) -> str | None:
+def _cause(event: SacInput, old: sac.ConsumerStatus, new: sac.ConsumerStatus) -> str | None:
     """Return why an active consumer is no longer treated as active, if not by its own answer."""
     if new is _S.FORGOTTEN_ACTIVE:
         return "forgotten"
     if new is ABSENT:
-        return "removed" if isinstance(event, PurgeNodes | Tick | EvaluateGroup) else None
-    if isinstance(event, ActivateConsumer):
+        return "removed" if isinstance(event, sac.PurgeNodes | sac.Tick | sac.EvaluateGroup) else None
+    if isinstance(event, sac.ActivateConsumer):
         return "demoted" if old is _S.CONNECTED_ACTIVE else "early"
-    if isinstance(event, ConnectionReconnected):
+    if isinstance(event, sac.ConnectionReconnected):
         return "returned"
-    if isinstance(event, ConnectionDown) and event.reason == DownReason.NOCONNECTION:
+    if isinstance(event, sac.ConnectionDown) and event.reason == sac.DownReason.NOCONNECTION:
         return "abandoned"
     return None

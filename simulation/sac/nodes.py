@@ -7,24 +7,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.host import CoordinatorHost, CoordinatorTimer, HostHooks, NoTimer
 from fencepost.coordinator.journal.memory import SacMemoryJournal
-from fencepost.coordinator.protocol.sac import (
-    CheckConnection,
-    ConnectionDown,
-    ConnectionId,
-    DemonitorConnection,
-    DownReason,
-    EvaluateGroup,
-    LeaderChanged,
-    MonitorConnection,
-    MonitorNode,
-    NodeUp,
-    NotifyConsumer,
-    SacEffect,
-    SacError,
-    SacReply,
-    Tick,
-    node_of,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 from fencepost.coordinator.sac.draft import is_connected
@@ -53,7 +36,7 @@ class SacNode:
         self.cluster = cluster
         self.up = True
         self.member = True
-        self.connections: dict[ConnectionId, ServerConnection] = {}
+        self.connections: dict[sac.ConnectionId, ServerConnection] = {}
 
 
 class _LeaderClock:
@@ -107,7 +90,7 @@ class SacNodes(HostHooks):
         self._splits: list[frozenset[str]] = []
         self._term = 0
         self._election = 0
-        self._watched: dict[ConnectionId, None] = {}
+        self._watched: dict[sac.ConnectionId, None] = {}
         self._watched_nodes: dict[str, None] = {}
         self._replication = streams.samples("cluster/replication", spec.replication.quantiles)
         self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
@@ -127,14 +110,14 @@ class SacNodes(HostHooks):
 
     # -- asking the coordinator -----------------------------------------------------------------------------
 
-    def ask(self, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]) -> None:
+    def ask(self, node: SacNode, command: SacInput, answered: Callable[[sac.SacReply], None]) -> None:
         """Send a command to the leader, repeatedly until it is answered or its time is up."""
         _Question(self, node, command, answered).attempt(None)
 
-    def process(self, event: SacInput) -> SacReply | None:
+    def process(self, event: SacInput) -> sac.SacReply | None:
         """Run one step of the leader's coordinator, with all that it leads to."""
         assert self.host is not None
-        reply: SacReply | None = self.host.process(event).reply
+        reply: sac.SacReply | None = self.host.process(event).reply
         return reply
 
     def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
@@ -144,13 +127,13 @@ class SacNodes(HostHooks):
         before, self._groups = self._groups, dict(self.host.coordinator.state.groups)
         self.tell("on_step", SacStep(self.leader.name, event, outcome, before, self._groups))
 
-    def commit(self, event: SacInput, answered: Callable[[SacReply], None]) -> None:
+    def commit(self, event: SacInput, answered: Callable[[sac.SacReply], None]) -> None:
         """Commit a command that has reached the leader: it is carried out once most nodes have it."""
         self.loop.schedule(
             self.loop.now_us + self._replication.draw(), self._committed, (self._term, event, answered)
         )
 
-    def _committed(self, due: tuple[int, SacInput, Callable[[SacReply], None]]) -> None:
+    def _committed(self, due: tuple[int, SacInput, Callable[[sac.SacReply], None]]) -> None:
         term, event, answered = due
         if term == self._term and self.host is not None and self._has_majority(self.leader):
             reply = self.process(event)
@@ -182,32 +165,34 @@ class SacNodes(HostHooks):
         dead = {one.connection: None for one in group.consumers if self._has_ended(one.connection)}
         if all(is_connected(one.status) or one.connection in dead for one in group.consumers):
             self.notice(
-                EvaluateGroup(
+                sac.EvaluateGroup(
                     vhost=key.vhost, stream=key.stream, consumer_name=key.consumer_name, dead=tuple(dead)
                 )
             )
 
-    def _has_ended(self, connection: ConnectionId) -> bool:
-        node = self.nodes[node_of(connection)]
+    def _has_ended(self, connection: sac.ConnectionId) -> bool:
+        node = self.nodes[sac.node_of(connection)]
         return not node.member or (node.up and connection not in node.connections)
 
     # -- effects --------------------------------------------------------------------------------------------
 
-    def carry_out(self, effect: SacEffect) -> None:
+    def carry_out(self, effect: sac.SacEffect) -> None:
         """Send or watch what the coordinator asks for."""
         match effect:
-            case NotifyConsumer():
+            case sac.NotifyConsumer():
                 self._send(effect.connection, ServerConnection.notified, effect)
-            case CheckConnection():
+            case sac.CheckConnection():
                 self._send(effect.connection, ServerConnection.checked, effect)
-            case MonitorConnection():
+            case sac.MonitorConnection():
                 self._watch(effect.connection)
-            case DemonitorConnection():
+            case sac.DemonitorConnection():
                 self._watched.pop(effect.connection, None)
-            case MonitorNode():
+            case sac.MonitorNode():
                 self._watch_node(effect.node)
 
-    def _send(self, connection: ConnectionId, handler: Callable[..., None], message: SacEffect) -> None:
+    def _send(
+        self, connection: sac.ConnectionId, handler: Callable[..., None], message: sac.SacEffect
+    ) -> None:
         assert self.leader is not None
 
         def arrive(_: object) -> None:
@@ -216,31 +201,31 @@ class SacNodes(HostHooks):
                 found.post(lambda argument: handler(found, argument), message)
 
         def lost() -> None:
-            if isinstance(message, NotifyConsumer):
+            if isinstance(message, sac.NotifyConsumer):
                 self.tell("on_lost_message", message)
 
-        self.links.send(self.leader.name, node_of(connection), arrive, None, lost)
+        self.links.send(self.leader.name, sac.node_of(connection), arrive, None, lost)
 
-    def connection(self, connection: ConnectionId) -> ServerConnection | None:
+    def connection(self, connection: sac.ConnectionId) -> ServerConnection | None:
         """Return the connection, if its process runs."""
-        return self.nodes[node_of(connection)].connections.get(connection)
+        return self.nodes[sac.node_of(connection)].connections.get(connection)
 
-    def _watch(self, connection: ConnectionId) -> None:
+    def _watch(self, connection: sac.ConnectionId) -> None:
         assert self.leader is not None
-        node = node_of(connection)
+        node = sac.node_of(connection)
         if not self.links.know(self.leader.name, node):
-            self.notice(ConnectionDown(connection, DownReason.NOCONNECTION))
+            self.notice(sac.ConnectionDown(connection, sac.DownReason.NOCONNECTION))
             return
         self._watched[connection] = None
         if self.connection(connection) is None:
-            self._say_down(node, connection, DownReason.NOPROC)
+            self._say_down(node, connection, sac.DownReason.NOPROC)
 
     def _watch_node(self, node: str) -> None:
         assert self.leader is not None
         if node not in self._watched_nodes:
             self._watched_nodes[node] = None
             if self.links.know(self.leader.name, node):
-                self.notice(NodeUp(node))
+                self.notice(sac.NodeUp(node))
 
     def connection_ended(self, connection: ServerConnection, reason: str) -> None:
         """Note that a connection's process has ended: the leader is notified if it watches it and can be
@@ -248,14 +233,14 @@ class SacNodes(HostHooks):
         if connection.id in self._watched:
             self._say_down(connection.node.name, connection.id, reason)
 
-    def _say_down(self, node: str, connection: ConnectionId, reason: str) -> None:
+    def _say_down(self, node: str, connection: sac.ConnectionId, reason: str) -> None:
         assert self.leader is not None
         term = self._term
 
         def arrive(_: object) -> None:
             if term == self._term and connection in self._watched:
                 del self._watched[connection]
-                self.notice(ConnectionDown(connection, reason))
+                self.notice(sac.ConnectionDown(connection, reason))
 
         self.links.send(node, self.leader.name, arrive, None)
 
@@ -322,11 +307,11 @@ class SacNodes(HostHooks):
             return
         node = other if self.leader.name == one else one
         if link.is_lost:
-            for connection in [each for each in self._watched if node_of(each) == node]:
+            for connection in [each for each in self._watched if sac.node_of(each) == node]:
                 del self._watched[connection]
-                self.notice(ConnectionDown(connection, DownReason.NOCONNECTION))
+                self.notice(sac.ConnectionDown(connection, sac.DownReason.NOCONNECTION))
         elif node in self._watched_nodes:
-            self.notice(NodeUp(node))
+            self.notice(sac.NodeUp(node))
 
     # -- leadership -----------------------------------------------------------------------------------------
 
@@ -356,7 +341,7 @@ class SacNodes(HostHooks):
         self._groups = dict(coordinator.state.groups)
         self.host = CoordinatorHost(coordinator, self.journal, _LeaderClock(self.loop), self)
         self.tell("on_leader", self.leader.name, "active")
-        self.process(LeaderChanged())
+        self.process(sac.LeaderChanged())
         self.loop.schedule(self.loop.now_us, self._tick, self._term)
 
     def _lose_leader(self, what: str) -> None:
@@ -400,7 +385,7 @@ class SacNodes(HostHooks):
         if term == self._term and self.host is not None:
             members = tuple(node.name for node in self.nodes.values() if node.member)
             timeout_ms = self.spec.disconnected_timeout.ms
-            self.process(Tick(nodes=members, disconnected_timeout_ms=timeout_ms))
+            self.process(sac.Tick(nodes=members, disconnected_timeout_ms=timeout_ms))
             self.loop.schedule(self.loop.now_us + self.spec.tick.us, self._tick, term)
 
 
@@ -408,12 +393,12 @@ class _Question:
     """A command on its way from a connection to the leader."""
 
     def __init__(
-        self, cluster: SacNodes, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]
+        self, cluster: SacNodes, node: SacNode, command: SacInput, answered: Callable[[sac.SacReply], None]
     ) -> None:
         self._cluster = cluster
         self._node = node
         self._command = command
-        self._answered: Callable[[SacReply], None] | None = answered
+        self._answered: Callable[[sac.SacReply], None] | None = answered
         self._until_us = cluster.loop.now_us + cluster.spec.command_timeout.us
         self._attempt = 0
 
@@ -423,7 +408,7 @@ class _Question:
         if self._answered is None or (number is not None and number != self._attempt):
             return
         if loop.now_us >= self._until_us:
-            self._answer(SacReply(error=SacError.COORDINATOR_UNAVAILABLE))
+            self._answer(sac.SacReply(error=sac.SacError.COORDINATOR_UNAVAILABLE))
             return
         self._attempt += 1
         leader = cluster.leader
@@ -439,12 +424,12 @@ class _Question:
         if cluster.leader is not leader or cluster.host is None:
             return
 
-        def committed(reply: SacReply) -> None:
+        def committed(reply: sac.SacReply) -> None:
             cluster.links.send(name, self._node.name, self._answer, reply)
 
         cluster.commit(self._command, committed)
 
-    def _answer(self, reply: SacReply) -> None:
+    def _answer(self, reply: sac.SacReply) -> None:
         answered, self._answered = self._answered, None
         if answered is not None:
             answered(reply)

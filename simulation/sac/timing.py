@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fencepost.coordinator.protocol.sac import (
-    ConnectionDown,
-    ConnectionId,
-    ConsumerStatus,
-    NotifyConsumer,
-)
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.simulation.sac.observers import SacChecker, SacStep, StatusChange
 from fencepost.simulation.sac.steps import CONNECTED, DISCONNECTED, FORGOTTEN
@@ -30,7 +25,7 @@ class SacTiming(SacChecker):
     """Measures by the clock, and only while a node leads: without a leader nothing can happen."""
 
     def __init__(self) -> None:
-        self._lost: dict[ConnectionId, tuple[int, int]] = {}
+        self._lost: dict[sac.ConnectionId, tuple[int, int]] = {}
         """Earliest and latest time at which each lost connection is forgotten, in microseconds."""
         self._idle: dict[SacGroupKey, int] = {}
         """Time until which a group may lack an active consumer although a consumer is connected, in
@@ -57,7 +52,7 @@ class SacTiming(SacChecker):
             for key, until in self._idle.items():
                 self._idle[key] = until + away_us + _TOLD_AFRESH_US
 
-    def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
+    def on_lost_message(self, message: sac.NotifyConsumer, now_us: int) -> None:
         """Excuse a group whose message was lost: it is never sent again, as in RabbitMQ."""
         self._excused.add(SacGroupKey("/", message.stream, message.consumer_name))
 
@@ -65,7 +60,7 @@ class SacTiming(SacChecker):
         """Take times from what the step changed, and report any that has expired."""
         if step.outcome.records:
             event = step.event
-            if isinstance(event, ConnectionDown) and event.connection in self._lost:
+            if isinstance(event, sac.ConnectionDown) and event.connection in self._lost:
                 self._lose(event.connection, now_us)  # lost again before its return was reported
             self._connections(step.changes, now_us)
             for key in dict.fromkeys((*step.before, *step.after)):
@@ -86,14 +81,14 @@ class SacTiming(SacChecker):
                         f"{key.stream}: {one.connection} is forgotten {early_s:.3f} s before its timeout",
                     )
 
-    def _lose(self, connection: ConnectionId, now_us: int) -> None:
+    def _lose(self, connection: sac.ConnectionId, now_us: int) -> None:
         timeout_us = self.world.scenario.cluster.disconnected_timeout.us
         self._lost[connection] = now_us + timeout_us - _EARLY_US, now_us + timeout_us + _LATE_US
 
     def _activity(self, key: SacGroupKey, group: SacGroupValue | None, now_us: int) -> None:
         statuses = [one.status for one in group.consumers] if group is not None else []
         waits = any(status in CONNECTED for status in statuses)
-        if not waits or ConsumerStatus.CONNECTED_ACTIVE in statuses:
+        if not waits or sac.ConsumerStatus.CONNECTED_ACTIVE in statuses:
             self._idle.pop(key, None)
             self._excused.discard(key)
         elif key not in self._idle:

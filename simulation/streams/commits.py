@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    NO_OFFSET,
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from fencepost.coordinator.protocol.streams import Topology
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.checkers.base import OF_LOG, Finding
@@ -24,13 +17,13 @@ class StreamsCommits:
     """Remembers the last commits, and judges which members may commit and fetch."""
 
     def __init__(self) -> None:
-        self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._committed: dict[TopicPartition, offsets.OffsetAndMetadata] = {}
 
     def judge(
         self, event: Any, reply: Any, members: Mapping[MemberId, StreamsGroupMember], topology: Topology
     ) -> Iterator[Finding]:
         """Yield what is wrong with the reply to a commit or a fetch, if it is one."""
-        if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
+        if isinstance(event, offsets.OffsetCommitRequest) and isinstance(reply, offsets.OffsetCommitResponse):
             expected = commit_error(event, members, topology)
             if expected is ErrorCode.NONE and not OF_LOG.isdisjoint(reply.errors.values()):
                 expected = next(code for code in reply.errors.values() if code in OF_LOG)
@@ -41,18 +34,20 @@ class StreamsCommits:
             self._committed.update(
                 (partition, event.offsets[partition]) for partition, code in reply.errors.items() if not code
             )
-        elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
+        elif isinstance(event, offsets.OffsetFetchRequest) and isinstance(reply, offsets.OffsetFetchResponse):
             expected = fetch_error(event, members)
             who = f"{event.member_id} at epoch {event.member_epoch}"
             if reply.error_code is not expected:
                 got = reply.error_code.name
                 yield "streams-commits", f"{who} fetches, and gets {got}, expected {expected.name}"
             for partition, found in reply.offsets.items():
-                right = self._committed.get(partition, NO_OFFSET)
+                right = self._committed.get(partition, offsets.NO_OFFSET)
                 if found.offset != right.offset:
                     yield "streams-commits", f"{who} gets {found.offset}, committed is {right.offset}"
 
-    def _fallen(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> Iterator[Finding]:
+    def _fallen(
+        self, request: offsets.OffsetCommitRequest, reply: offsets.OffsetCommitResponse
+    ) -> Iterator[Finding]:
         """Yield what a member takes back: one that gets a task goes on where the last commit ended.
 
         A client that commits to an empty group may choose any offset.
@@ -61,7 +56,7 @@ class StreamsCommits:
             return
         for partition, code in reply.errors.items():
             before, offset = (
-                self._committed.get(partition, NO_OFFSET).offset,
+                self._committed.get(partition, offsets.NO_OFFSET).offset,
                 request.offsets[partition].offset,
             )
             if not code and offset < before:
@@ -73,7 +68,7 @@ class StreamsCommits:
 
 
 def commit_error(
-    request: OffsetCommitRequest, members: Mapping[MemberId, StreamsGroupMember], topology: Topology
+    request: offsets.OffsetCommitRequest, members: Mapping[MemberId, StreamsGroupMember], topology: Topology
 ) -> ErrorCode:
     """Return the error that a commit must get, on all of its partitions.
 
@@ -97,7 +92,9 @@ def commit_error(
     return ErrorCode.STALE_MEMBER_EPOCH
 
 
-def fetch_error(request: OffsetFetchRequest, members: Mapping[MemberId, StreamsGroupMember]) -> ErrorCode:
+def fetch_error(
+    request: offsets.OffsetFetchRequest, members: Mapping[MemberId, StreamsGroupMember]
+) -> ErrorCode:
     """Return the error that a fetch must get; a client that is no member may fetch as one without a name."""
     if request.member_id is None and request.member_epoch < 0:
         return ErrorCode.NONE

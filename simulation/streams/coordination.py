@@ -7,19 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, MemberFenced, Outcome
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    EndpointPartitions,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Tasks,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
@@ -62,7 +54,7 @@ class KnownStreamsGroup:
 
     def __init__(self, group: StreamsGroup) -> None:
         self.members: Mapping[MemberId, StreamsGroupMember] = dict(group.members)
-        self.targets: Mapping[MemberId, Tasks] = dict(group.targets)
+        self.targets: Mapping[MemberId, streams.Tasks] = dict(group.targets)
         self.group_epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
         self.metadata_hash = group.metadata_hash
@@ -99,7 +91,7 @@ class StreamsCoordination(Checker):
         self._log_failed_ms: int | None = None
         """Time at which the last one began or ended, in ms."""
         self._commits = StreamsCommits()
-        self._topics: tuple[Topology, TopicsImage, ExpectedTopics] | None = None
+        self._topics: tuple[streams.Topology, TopicsImage, ExpectedTopics] | None = None
         """The topics that were last expected, with the topology and the image that they follow from."""
         self._steps = 0
 
@@ -133,7 +125,7 @@ class StreamsCoordination(Checker):
         )
         if getattr(event, "group_id", group_id) != group_id:
             return  # of another application, which judges its responses itself
-        if isinstance(event, StreamsGroupHeartbeatRequest):
+        if isinstance(event, streams.StreamsGroupHeartbeatRequest):
             self._heartbeat(coordinator, group, event, outcome, now_ms)
         elif group is not None and group.topology is not None and self._known is not None:
             self.report_all(self._commits.judge(event, outcome.reply, group.members, group.topology))
@@ -195,12 +187,12 @@ class StreamsCoordination(Checker):
         self,
         coordinator: GroupCoordinator,
         group: StreamsGroup | None,
-        request: StreamsGroupHeartbeatRequest,
+        request: streams.StreamsGroupHeartbeatRequest,
         outcome: Outcome,
         now_ms: int,
     ) -> None:
         reply = outcome.reply
-        if not isinstance(reply, StreamsGroupHeartbeatResponse):
+        if not isinstance(reply, streams.StreamsGroupHeartbeatResponse):
             return
         if reply.error_code in _PASSING:
             self._failed(request, now_ms)
@@ -244,7 +236,7 @@ class StreamsCoordination(Checker):
         if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
             self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
 
-    def _failed(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> None:
+    def _failed(self, request: streams.StreamsGroupHeartbeatRequest, now_ms: int) -> None:
         """Follow a heartbeat whose records were not written: only what no record holds has changed."""
         known = self._known
         if request.member_epoch >= 0:
@@ -255,7 +247,7 @@ class StreamsCoordination(Checker):
         if known is not None and request.shutdown_application:
             self._asked_by = self._asked_by or request.member_id
 
-    def _expected_error(self, request: StreamsGroupHeartbeatRequest) -> ErrorCode:
+    def _expected_error(self, request: streams.StreamsGroupHeartbeatRequest) -> ErrorCode:
         known, epoch = self._known, request.member_epoch
         if epoch == JOIN_EPOCH:
             most = self.world.config.group_streams_max_size
@@ -275,13 +267,13 @@ class StreamsCoordination(Checker):
         coordinator: GroupCoordinator,
         group: StreamsGroup,
         old: StreamsGroupMember | None,
-        request: StreamsGroupHeartbeatRequest,
+        request: streams.StreamsGroupHeartbeatRequest,
         outcome: Outcome,
         *,
         asked: MemberId | None,
     ) -> Iterator[Finding]:
         reply = outcome.reply
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         member = group.members.get(request.member_id)
         if member is None:
             yield "streams-replies", f"{request.member_id} is accepted, and is no member"
@@ -298,7 +290,7 @@ class StreamsCoordination(Checker):
         yield from self._statuses(coordinator, group, reply, outcome, asked=asked)
         is_news = shown
         if self.world.config.release_version is not ReleaseVersion.V4_3:
-            before = (NO_TASKS, None) if old is None else (old.assigned, old.user_endpoint)
+            before = (streams.NO_TASKS, None) if old is None else (old.assigned, old.user_endpoint)
             is_news = before != (member.assigned, member.user_endpoint)
         if is_news and member.user_endpoint is not None and self._endpoint_epoch is not None:
             self._endpoint_epoch += 1
@@ -307,7 +299,7 @@ class StreamsCoordination(Checker):
             self._endpoint_epoch = 0  # a group that this heartbeat creates does not keep it
 
     def _endpoints(
-        self, group: StreamsGroup, reply: StreamsGroupHeartbeatResponse, *, had: int
+        self, group: StreamsGroup, reply: streams.StreamsGroupHeartbeatResponse, *, had: int
     ) -> Iterator[Finding]:
         """Yield a map of endpoints that is missing or wrong; `had` is the epoch of the member's own map."""
         if self._endpoint_epoch is None:
@@ -325,7 +317,7 @@ class StreamsCoordination(Checker):
         elif told is not None and sorted(map(_shown_endpoint, told)) != sorted(endpoints(group)):
             yield "streams-endpoints", f"the map is sent as {told}"
 
-    def _expected_topics(self, topology: Topology, image: TopicsImage) -> ExpectedTopics:
+    def _expected_topics(self, topology: streams.Topology, image: TopicsImage) -> ExpectedTopics:
         last = self._topics
         if last is not None and last[0] is topology and last[1] is image:
             return last[2]
@@ -337,7 +329,7 @@ class StreamsCoordination(Checker):
         self,
         coordinator: GroupCoordinator,
         group: StreamsGroup,
-        reply: StreamsGroupHeartbeatResponse,
+        reply: streams.StreamsGroupHeartbeatResponse,
         outcome: Outcome,
         *,
         asked: MemberId | None,
@@ -346,9 +338,9 @@ class StreamsCoordination(Checker):
         topics = self._expected_topics(group.topology, coordinator.streams.image)
         expected = set() if topics.problem is None else {topics.problem}
         if asked is not None:
-            expected.add(StatusCode.SHUTDOWN_APPLICATION)
+            expected.add(streams.StatusCode.SHUTDOWN_APPLICATION)
         if group.assignment_epoch < group.group_epoch:
-            expected.add(StatusCode.ASSIGNMENT_DELAYED)
+            expected.add(streams.StatusCode.ASSIGNMENT_DELAYED)
         told = {status.code for status in reply.status or ()}
         if told != expected:
             names = [sorted(code.name for code in codes) for codes in (told, expected)]
@@ -384,7 +376,7 @@ class StreamsCoordination(Checker):
             looked = _is_heartbeat(event) and event.member_epoch >= 0
             if not looked and group.validated_topology_epoch != group.topology.epoch:
                 # Only heartbeats look at topics; a timer uses what they found.
-                topics = topics._replace(problem=StatusCode.MISSING_INTERNAL_TOPICS)
+                topics = topics._replace(problem=streams.StatusCode.MISSING_INTERNAL_TOPICS)
             new = known is None or group.assignment_epoch != known.assignment_epoch
             if new and group.assignment_epoch > 1:
                 given = TargetInput(
@@ -542,7 +534,7 @@ class StreamsCoordination(Checker):
 _Endpoint = tuple[str, int, list[tuple[str, int]], list[tuple[str, int]]]
 
 
-def _shown_endpoint(one: EndpointPartitions) -> _Endpoint:
+def _shown_endpoint(one: streams.EndpointPartitions) -> _Endpoint:
     active, standby = (
         sorted((each.topic, number) for each in role for number in each.partitions)
         for role in (one.active, one.standby)
@@ -564,10 +556,10 @@ def endpoints(group: StreamsGroup) -> Iterator[_Endpoint]:
 
 
 def _is_heartbeat(event: Any) -> bool:
-    return isinstance(event, StreamsGroupHeartbeatRequest)
+    return isinstance(event, streams.StreamsGroupHeartbeatRequest)
 
 
-def _is_late_word(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> bool:
+def _is_late_word(member: StreamsGroupMember, request: streams.StreamsGroupHeartbeatRequest) -> bool:
     """Return whether the response that moved the member on may have been lost: it shows none of it."""
     owned = request.owned
     if request.member_epoch != member.previous_member_epoch or owned is None:
@@ -579,7 +571,7 @@ def _is_late_word(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequ
     )
 
 
-def _roles(tasks: Tasks) -> tuple[Any, ...]:
+def _roles(tasks: streams.Tasks) -> tuple[Any, ...]:
     return tasks.active, tasks.standby, tasks.warmup
 
 

@@ -5,16 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    DescribedStreamsGroup,
-    DescribedSubtopology,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    Subtopology,
-    TopicInfo,
-)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.simulation.checkers.base import Finding
@@ -37,8 +29,8 @@ def descriptions(
     groups: Mapping[str, StreamsGroup], image: TopicsImage, event: Any, reply: Any
 ) -> Iterator[Finding]:
     """Yield what is wrong with the response to a request for descriptions, if it is one."""
-    if not isinstance(event, StreamsGroupDescribeRequest) or not isinstance(
-        reply, StreamsGroupDescribeResponse
+    if not isinstance(event, streams.StreamsGroupDescribeRequest) or not isinstance(
+        reply, streams.StreamsGroupDescribeResponse
     ):
         return
     told = tuple(group.group_id for group in reply.groups)
@@ -51,7 +43,7 @@ def descriptions(
             yield "streams-described", f"the description of {described.group_id or 'no group'}: {what}"
 
 
-def _absent(described: DescribedStreamsGroup) -> Iterator[str]:
+def _absent(described: streams.DescribedStreamsGroup) -> Iterator[str]:
     expected = ErrorCode.GROUP_ID_NOT_FOUND if described.group_id else ErrorCode.INVALID_GROUP_ID
     if described.error_code is not expected:
         yield f"it has {described.error_code.name}, expected {expected.name}"
@@ -59,7 +51,9 @@ def _absent(described: DescribedStreamsGroup) -> Iterator[str]:
         yield "there is no such group, and it has members or a topology"
 
 
-def _wrong(group: StreamsGroup, image: TopicsImage, described: DescribedStreamsGroup) -> Iterator[str]:
+def _wrong(
+    group: StreamsGroup, image: TopicsImage, described: streams.DescribedStreamsGroup
+) -> Iterator[str]:
     if described.error_code:
         yield f"it has {described.error_code.name}, and there is such a group"
         return
@@ -73,7 +67,7 @@ def _wrong(group: StreamsGroup, image: TopicsImage, described: DescribedStreamsG
         return
     for shown in described.members:
         member = group.members[shown.member_id]
-        target = group.targets.get(shown.member_id, NO_TASKS)
+        target = group.targets.get(shown.member_id, streams.NO_TASKS)
         if (shown.assignment, shown.target_assignment) != (member.assigned, target):
             yield f"{shown.member_id} has {shown.assignment} of {shown.target_assignment}"
         differ = [name for name in _OF_MEMBERS if getattr(shown, name) != getattr(member, name)]
@@ -82,7 +76,9 @@ def _wrong(group: StreamsGroup, image: TopicsImage, described: DescribedStreamsG
     yield from _topology(group, image, described)
 
 
-def _topology(group: StreamsGroup, image: TopicsImage, described: DescribedStreamsGroup) -> Iterator[str]:
+def _topology(
+    group: StreamsGroup, image: TopicsImage, described: streams.DescribedStreamsGroup
+) -> Iterator[str]:
     topology = group.topology
     declared = {} if topology is None else {one.subtopology_id: one for one in topology.subtopologies}
     epoch = None if topology is None else topology.epoch
@@ -95,7 +91,7 @@ def _topology(group: StreamsGroup, image: TopicsImage, described: DescribedStrea
             yield f"part {shown.subtopology_id} has {wrong}"
 
 
-def _differ(shown: DescribedSubtopology, declared: Subtopology, image: TopicsImage) -> str:
+def _differ(shown: streams.DescribedSubtopology, declared: streams.Subtopology, image: TopicsImage) -> str:
     """Return the topics that differ from those that were declared.
 
     Internal topics have the number of partitions that was declared for them, or that they turned out to have.
@@ -119,6 +115,6 @@ def _differ(shown: DescribedSubtopology, declared: Subtopology, image: TopicsIma
     return ""
 
 
-def _partitions(image: TopicsImage, topic: TopicInfo) -> int | None:
+def _partitions(image: TopicsImage, topic: streams.TopicInfo) -> int | None:
     found = image.by_name.get(topic.name)
     return None if found is None else found.partitions

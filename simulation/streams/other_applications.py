@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import DeleteGroupsRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
@@ -21,19 +22,6 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
-)
-from fencepost.coordinator.protocol.streams import (
-    NO_TASK_IDS,
-    NO_TASKS,
-    Endpoint,
-    StatusCode,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    Tasks,
-    Topology,
 )
 from fencepost.member.base.transport import TransportError
 from fencepost.simulation.checkers.base import OF_LOG
@@ -143,7 +131,7 @@ class OtherApplications(Host):
 def _errors(response: object) -> Iterator[ErrorCode]:
     if isinstance(response, OffsetCommitResponse):
         yield from response.errors.values()
-    elif isinstance(response, StreamsGroupDescribeResponse):
+    elif isinstance(response, streams.StreamsGroupDescribeResponse):
         yield from (group.error_code for group in response.groups)
     else:
         yield getattr(response, "error_code", ErrorCode.NONE)
@@ -159,22 +147,22 @@ class _Life:
         self.way = host.connected()
         self._host = host
         self._foreign = foreign
-        self._join = StreamsGroupHeartbeatRequest(
+        self._join = streams.StreamsGroupHeartbeatRequest(
             group_id=group_id,
             member_id=f"{group_id}-member",
             member_epoch=JOIN_EPOCH,
             rebalance_timeout_ms=_REBALANCE_TIMEOUT_MS,
             topology=case.topology,
-            active_tasks=NO_TASK_IDS,
-            standby_tasks=NO_TASK_IDS,
-            warmup_tasks=NO_TASK_IDS,
+            active_tasks=streams.NO_TASK_IDS,
+            standby_tasks=streams.NO_TASK_IDS,
+            warmup_tasks=streams.NO_TASK_IDS,
             process_id=f"{group_id}-process",
             client_id=group_id,
         )
         self._changes = 0
         self._epoch = JOIN_EPOCH
-        self._tasks = NO_TASKS
-        self._statuses: set[StatusCode] = set()
+        self._tasks = streams.NO_TASKS
+        self._statuses: set[streams.StatusCode] = set()
 
     async def live(self) -> None:
         """Live the whole life.
@@ -182,7 +170,7 @@ class _Life:
         :raises _Disturbed: if a request does not get through.
         """
         await self._find()
-        plain = Topology(self.case.epoch, (Subtopology("0", (self._foreign,)),))
+        plain = streams.Topology(self.case.epoch, (streams.Subtopology("0", (self._foreign,)),))
         correct = msgspec.structs.replace(self._join, topology=plain)
         for what, request, error in mistakes_of_strangers(correct):
             await self._refused(what, request, error)
@@ -192,7 +180,7 @@ class _Life:
             await self._described(ErrorCode.GROUP_ID_NOT_FOUND)
             return
         if self.case.status is not None:
-            endpoint = msgspec.structs.replace(self._join, user_endpoint=Endpoint("localhost", 8080))
+            endpoint = msgspec.structs.replace(self._join, user_endpoint=streams.Endpoint("localhost", 8080))
             await self._refused("an endpoint without topics", endpoint, ErrorCode.UNKNOWN_SERVER_ERROR)
         await self._beat("joins", self._join, is_new=True)
         await self._until_tasks()
@@ -248,18 +236,20 @@ class _Life:
     def _report(self, invariant: str, message: str) -> None:
         self._host.report(invariant, f"{self.group_id}, {self.case.name}: {message}")
 
-    async def _refused(self, what: str, request: StreamsGroupHeartbeatRequest, error: ErrorCode) -> None:
+    async def _refused(
+        self, what: str, request: streams.StreamsGroupHeartbeatRequest, error: ErrorCode
+    ) -> None:
         response = await self._ask(request)
         if response.error_code is not error:
             self._report("streams-answers", f"{what} gets {response.error_code.name}, expected {error.name}")
 
     async def _beat(
-        self, what: str, request: StreamsGroupHeartbeatRequest, *, is_new: bool = False
-    ) -> set[StatusCode]:
+        self, what: str, request: streams.StreamsGroupHeartbeatRequest, *, is_new: bool = False
+    ) -> set[streams.StatusCode]:
         """Send a correct heartbeat; return the group's statuses. `is_new` is true for the group's first
         one."""
         response = await self._ask(request)
-        assert isinstance(response, StreamsGroupHeartbeatResponse)
+        assert isinstance(response, streams.StreamsGroupHeartbeatResponse)
         if response.error_code:
             self._report("streams-answers", f"a member {what}, and gets {response.error_code.name}")
             raise _Disturbed
@@ -267,7 +257,7 @@ class _Life:
         if response.tasks is not None:
             self._tasks = response.tasks
         self._statuses = {status.code for status in response.status or ()}
-        if is_new and self.case.internal and StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses:
+        if is_new and self.case.internal and streams.StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses:
             self._report("streams-replies", f"a member {what}, and is not told that topics are missing")
         return self._statuses
 
@@ -278,8 +268,8 @@ class _Life:
 
     @staticmethod
     def _heartbeat(
-        join: StreamsGroupHeartbeatRequest, epoch: int, owned: Tasks
-    ) -> StreamsGroupHeartbeatRequest:
+        join: streams.StreamsGroupHeartbeatRequest, epoch: int, owned: streams.Tasks
+    ) -> streams.StreamsGroupHeartbeatRequest:
         return msgspec.structs.replace(
             join,
             member_epoch=epoch,
@@ -290,7 +280,7 @@ class _Life:
 
     async def _until_tasks(self) -> None:
         """Send heartbeats until the only member has all tasks, or a status says why it gets none."""
-        right = Tasks({one: tuple(range(count)) for one, count in sorted(self.case.tasks.items())})
+        right = streams.Tasks({one: tuple(range(count)) for one, count in sorted(self.case.tasks.items())})
         expected = set() if self.case.status is None else {self.case.status}
         for _ in range(_TRIES):
             if self._statuses == expected and self._tasks == right:
@@ -310,7 +300,7 @@ class _Life:
         first, epoch, owned = self._join, self._epoch, self._tasks
         name = f"{self.group_id}-second"
         self._join = msgspec.structs.replace(first, member_id=name, process_id=name)
-        self._epoch, self._tasks = JOIN_EPOCH, NO_TASKS
+        self._epoch, self._tasks = JOIN_EPOCH, streams.NO_TASKS
         await self._beat("joins", self._join)
         began: tuple[int, int] | None = None
         """The coordinator began to wait between these two times."""
@@ -342,16 +332,16 @@ class _Life:
         """Delete an internal topic: the status says so, and the member waits for the topic without tasks."""
         self._host.delete(min(self.case.internal))
         await self._go_on()
-        if StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses or self._tasks:
+        if streams.StatusCode.MISSING_INTERNAL_TOPICS not in self._statuses or self._tasks:
             self._report("streams-replies", f"a topic is deleted, and the only member has {self._tasks}")
 
     async def _old_topology(self) -> None:
         """Join again with an older topology: the status says so, and the member goes on."""
-        older = Topology(self.case.epoch - 1, self.case.subtopologies)
+        older = streams.Topology(self.case.epoch - 1, self.case.subtopologies)
         statuses = await self._beat(
             "joins with an older topology", msgspec.structs.replace(self._join, topology=older)
         )
-        if StatusCode.STALE_TOPOLOGY not in statuses:
+        if streams.StatusCode.STALE_TOPOLOGY not in statuses:
             self._report("streams-replies", "a member has an older topology, and is not told")
 
     async def _commits(self) -> None:
@@ -390,7 +380,7 @@ class _Life:
     async def _described(self, error: ErrorCode) -> None:
         """Describe the group, and its neighbour. Their content is judged at the coordinator."""
         groups = (self.group_id, self._host.neighbour, "")
-        response = await self._ask(StreamsGroupDescribeRequest(group_ids=groups))
+        response = await self._ask(streams.StreamsGroupDescribeRequest(group_ids=groups))
         found = [group.error_code for group in response.groups if group.group_id != self._host.neighbour]
         if found != [error, ErrorCode.INVALID_GROUP_ID]:
             self._report(

@@ -12,15 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-    Token,
-)
 from fencepost.coordinator.protocol.consumer import CLASSIC_GROUP_TYPE, CONSUMER_GROUP_TYPE, LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
@@ -41,9 +34,9 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import StepEvent
 
 _ASKS: Final[dict[type, str]] = {
-    JoinGroupRequest: "join",
-    SyncGroupRequest: "full",
-    HeartbeatRequest: "keepalive",
+    classic.JoinGroupRequest: "join",
+    classic.SyncGroupRequest: "full",
+    classic.HeartbeatRequest: "keepalive",
     LeaveGroupRequest: "leave",
 }
 
@@ -53,7 +46,7 @@ class GroupTraceWriter(TraceWriter):
 
     def __init__(self, recorder: TraceRows, first_members: int = 0) -> None:
         super().__init__(recorder, first_members)
-        self._waiting: dict[tuple[str, Token], StepEvent] = {}
+        self._waiting: dict[tuple[str, classic.Token], StepEvent] = {}
         """Requests without a response yet, by broker and token."""
         self._members: tuple[MemberId, ...] = ()
         """Members of a group at its last comparison."""
@@ -81,7 +74,7 @@ class GroupTraceWriter(TraceWriter):
             self._transaction_ended(host, event, outcome.records, now_us)
         self._held.clear()  # of a consumer group that became this one
         self._raised(host, group, event, now_us)
-        if type(event) is not HeartbeatRequest:
+        if type(event) is not classic.HeartbeatRequest:
             self._gone(host, group, event, outcome, now_us)
         self._answers(host, event, outcome, now_us)
         self._moved(host, group, now_us)
@@ -144,7 +137,7 @@ class GroupTraceWriter(TraceWriter):
                 if key.member_id not in group.members:
                     gone[key.member_id] = None
             elif isinstance(value, r.GroupMetadataValue) and isinstance(
-                event, SyncGroupRequest | RecordsObserved
+                event, classic.SyncGroupRequest | RecordsObserved
             ):
                 self._add(now_us, host, RowKind.TARGET, group_epoch=value.generation)
         for member_id in gone:
@@ -158,7 +151,7 @@ class GroupTraceWriter(TraceWriter):
         if type(event) in _ASKS:
             if outcome.reply is not None:
                 self._answered(event, outcome.reply, now_us)
-            elif isinstance(event, JoinGroupRequest | SyncGroupRequest):
+            elif isinstance(event, classic.JoinGroupRequest | classic.SyncGroupRequest):
                 self._waiting[host, event.token] = event
         for effect in outcome.effects:
             if isinstance(effect, ParkedResponse) and (host, effect.token) in self._waiting:
@@ -170,10 +163,10 @@ class GroupTraceWriter(TraceWriter):
         error = "" if reply.error_code is NONE else reply.error_code.name
         partitions: tuple[TopicPartition, ...] = ()
         epoch = getattr(event, "generation", -1)
-        if not error and isinstance(reply, JoinGroupResponse):
+        if not error and isinstance(reply, classic.JoinGroupResponse):
             epoch = reply.generation
             self._joined(actor)
-        elif not error and isinstance(reply, SyncGroupResponse):
+        elif not error and isinstance(reply, classic.SyncGroupResponse):
             partitions = _assigned(reply.assignment)
         self._add(
             now_us,

@@ -10,20 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.ids import Partitions
 
 _REQUEST_HEADER: Final = 15
@@ -49,7 +36,7 @@ def message_sizes(request: Any, reply: Any, client: str) -> str:
     return f"{asked}+{answered}"
 
 
-def _heartbeat(request: ConsumerGroupHeartbeatRequest) -> int:
+def _heartbeat(request: consumer.ConsumerGroupHeartbeatRequest) -> int:
     names = request.subscribed_topic_names
     epoch_and_timeout = 8
     texts = (
@@ -68,7 +55,7 @@ def _heartbeat(request: ConsumerGroupHeartbeatRequest) -> int:
     )
 
 
-def _heartbeat_answer(reply: ConsumerGroupHeartbeatResponse) -> int:
+def _heartbeat_answer(reply: consumer.ConsumerGroupHeartbeatResponse) -> int:
     epoch_and_interval = 8
     # An assignment is a structure that may be null: a byte says whether it is there, and its tags end it.
     assignment = 1 + (0 if reply.assignment is None else _topics(reply.assignment) + _TAGS)
@@ -82,7 +69,7 @@ def _topics(partitions: Partitions) -> int:
     return size
 
 
-def _join(request: JoinGroupRequest) -> int:
+def _join(request: classic.JoinGroupRequest) -> int:
     two_timeouts = 8
     protocols = sum(_texts((each.name,)) + _data(each.metadata) + _TAGS for each in request.protocols)
     reason = _NULL
@@ -90,7 +77,7 @@ def _join(request: JoinGroupRequest) -> int:
     return two_timeouts + _texts(texts) + _length(len(request.protocols)) + protocols + reason
 
 
-def _join_answer(reply: JoinGroupResponse) -> int:
+def _join_answer(reply: classic.JoinGroupResponse) -> int:
     generation_and_skip = 5
     members = sum(
         _texts((each.member_id, each.instance_id)) + _data(each.metadata) + _TAGS for each in reply.members
@@ -99,7 +86,7 @@ def _join_answer(reply: JoinGroupResponse) -> int:
     return generation_and_skip + _texts(texts) + _length(len(reply.members)) + members
 
 
-def _sync(request: SyncGroupRequest) -> int:
+def _sync(request: classic.SyncGroupRequest) -> int:
     generation = 4
     assignments = sum(_texts((to,)) + _data(given) + _TAGS for to, given in request.assignments.items())
     texts = (
@@ -112,37 +99,37 @@ def _sync(request: SyncGroupRequest) -> int:
     return generation + _texts(texts) + _length(len(request.assignments)) + assignments
 
 
-def _sync_answer(reply: SyncGroupResponse) -> int:
+def _sync_answer(reply: classic.SyncGroupResponse) -> int:
     return _texts((reply.protocol_type, reply.protocol_name)) + _data(reply.assignment)
 
 
-def _classic_heartbeat(request: HeartbeatRequest) -> int:
+def _classic_heartbeat(request: classic.HeartbeatRequest) -> int:
     generation = 4
     return generation + _texts((request.group_id, request.member_id, request.instance_id))
 
 
-def _leave(request: LeaveGroupRequest) -> int:
+def _leave(request: consumer.LeaveGroupRequest) -> int:
     reason = _NULL
     one_member = _length(1) + reason + _TAGS
     return one_member + _texts((request.group_id, request.member_id, request.instance_id))
 
 
-def _leave_answer(reply: LeaveGroupResponse) -> int:
+def _leave_answer(reply: consumer.LeaveGroupResponse) -> int:
     error = 2
     return _length(1) + _texts((reply.member_id, reply.instance_id)) + error + _TAGS
 
 
 _BODIES: Final[dict[type, Callable[[Any], int]]] = {
-    ConsumerGroupHeartbeatRequest: _heartbeat,
-    ConsumerGroupHeartbeatResponse: _heartbeat_answer,
-    JoinGroupRequest: _join,
-    JoinGroupResponse: _join_answer,
-    SyncGroupRequest: _sync,
-    SyncGroupResponse: _sync_answer,
-    HeartbeatRequest: _classic_heartbeat,
-    HeartbeatResponse: lambda _: 0,
-    LeaveGroupRequest: _leave,
-    LeaveGroupResponse: _leave_answer,
+    consumer.ConsumerGroupHeartbeatRequest: _heartbeat,
+    consumer.ConsumerGroupHeartbeatResponse: _heartbeat_answer,
+    classic.JoinGroupRequest: _join,
+    classic.JoinGroupResponse: _join_answer,
+    classic.SyncGroupRequest: _sync,
+    classic.SyncGroupResponse: _sync_answer,
+    classic.HeartbeatRequest: _classic_heartbeat,
+    classic.HeartbeatResponse: lambda _: 0,
+    consumer.LeaveGroupRequest: _leave,
+    consumer.LeaveGroupResponse: _leave_answer,
 }
 
 

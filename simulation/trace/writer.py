@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fencepost.coordinator.consumer.states import STATES_BY_CODE
 from fencepost.coordinator.kinds import named
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -36,11 +37,6 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
     SessionEnded,
     TopicsChanged,
-)
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Tasks,
 )
 from fencepost.coordinator.protocol.streams_records import StreamsGroupCurrentMemberAssignmentValue
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -155,7 +151,7 @@ class TraceWriter(Observer):
         self._records(host, group, event, outcome, now_us)
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             self._heartbeat(event, outcome, now_us)
-        elif isinstance(event, StreamsGroupHeartbeatRequest):
+        elif isinstance(event, streams.StreamsGroupHeartbeatRequest):
             self._streams_heartbeat(group, event, outcome, now_us)
         if group is not None:
             self._moved(host, group, now_us)
@@ -191,10 +187,10 @@ class TraceWriter(Observer):
         )
 
     def _streams_heartbeat(
-        self, group: Any, event: StreamsGroupHeartbeatRequest, outcome: Outcome, now_us: int
+        self, group: Any, event: streams.StreamsGroupHeartbeatRequest, outcome: Outcome, now_us: int
     ) -> None:
         reply = outcome.reply
-        if not isinstance(reply, StreamsGroupHeartbeatResponse):
+        if not isinstance(reply, streams.StreamsGroupHeartbeatResponse):
             return
         self.heartbeats += 1
         error = "" if reply.error_code is NONE else reply.error_code.name
@@ -440,7 +436,7 @@ class TraceWriter(Observer):
         self._held[member_id] = partitions, topics, named
         return named
 
-    def _read(self, group: StreamsGroup, tasks: Tasks) -> tuple[TopicPartition, ...]:
+    def _read(self, group: StreamsGroup, tasks: streams.Tasks) -> tuple[TopicPartition, ...]:
         """Return the partitions that active tasks read."""
         return named(partitions_read(group, tasks.active, self.world.topics), self.world.topics)
 
@@ -478,14 +474,14 @@ def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeat
     return f"{_asks(request)} {message_sizes(request, reply, client)}"
 
 
-def _asks(request: ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest) -> str:
+def _asks(request: ConsumerGroupHeartbeatRequest | streams.StreamsGroupHeartbeatRequest) -> str:
     """Return the kind of a heartbeat: join, full, keepalive or leave; ack if it only says what the member
     owns."""
     if request.member_epoch == JOIN_EPOCH:
         return "join"
     if request.member_epoch < JOIN_EPOCH:
         return "leave"
-    if isinstance(request, StreamsGroupHeartbeatRequest):
+    if isinstance(request, streams.StreamsGroupHeartbeatRequest):
         says_nothing = request.active_tasks is None
     else:
         says_nothing = request.topic_partitions is None
@@ -496,7 +492,7 @@ def _asks(request: ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest)
 
 def cause_of(event: StepEvent) -> str:
     """Return the cause of a raise of a group's epoch."""
-    if isinstance(event, ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest):
+    if isinstance(event, ConsumerGroupHeartbeatRequest | streams.StreamsGroupHeartbeatRequest):
         return _asks(event)
     if isinstance(event, RecordsObserved):
         return event.cause

@@ -9,18 +9,10 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
-from fencepost.coordinator.protocol.streams import (
-    NO_TASK_IDS,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    Tasks,
-    Topology,
-)
 from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.streams.foreign_requests import (
     ForeignTopology,
@@ -42,35 +34,37 @@ PASSING = {
 class Member:
     """The only member of a group, and a connection."""
 
-    def __init__(self, connection: BrokerConnection, group_id: str, topology: Topology) -> None:
+    def __init__(self, connection: BrokerConnection, group_id: str, topology: streams.Topology) -> None:
         self._connection = connection
-        self.join = StreamsGroupHeartbeatRequest(
+        self.join = streams.StreamsGroupHeartbeatRequest(
             group_id=group_id,
             member_id=f"{group_id}-member",
             member_epoch=0,
             rebalance_timeout_ms=60_000,
             topology=topology,
-            active_tasks=NO_TASK_IDS,
-            standby_tasks=NO_TASK_IDS,
-            warmup_tasks=NO_TASK_IDS,
+            active_tasks=streams.NO_TASK_IDS,
+            standby_tasks=streams.NO_TASK_IDS,
+            warmup_tasks=streams.NO_TASK_IDS,
             process_id=f"{group_id}-process",
         )
-        self.tasks = Tasks()
+        self.tasks = streams.Tasks()
         self.epoch = 0
-        self.statuses: set[StatusCode] = set()
+        self.statuses: set[streams.StatusCode] = set()
 
-    async def ask(self, request: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatResponse:
+    async def ask(
+        self, request: streams.StreamsGroupHeartbeatRequest
+    ) -> streams.StreamsGroupHeartbeatResponse:
         async with asyncio.timeout(SECONDS):
             while True:
                 response: Any = await self._connection.ask(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, request)
                 if response.error_code not in PASSING:
-                    assert isinstance(response, StreamsGroupHeartbeatResponse)
+                    assert isinstance(response, streams.StreamsGroupHeartbeatResponse)
                     return response
                 lookup = FindCoordinatorRequest(keys=(self.join.group_id,))
                 await self._connection.ask(ApiKey.FIND_COORDINATOR, 4, lookup)
                 await asyncio.sleep(0.05)
 
-    async def beat(self, request: StreamsGroupHeartbeatRequest) -> None:
+    async def beat(self, request: streams.StreamsGroupHeartbeatRequest) -> None:
         response = await self.ask(request)
         assert response.error_code is ErrorCode.NONE, response
         self.epoch = response.member_epoch
@@ -99,15 +93,15 @@ async def lived(member: Member, case: ForeignTopology) -> None:
         return
     await member.beat(member.join)
     expected = set() if case.status is None else {case.status}
-    right = Tasks({one: tuple(range(count)) for one, count in sorted(case.tasks.items())})
+    right = streams.Tasks({one: tuple(range(count)) for one, count in sorted(case.tasks.items())})
     async with asyncio.timeout(SECONDS):
         while member.statuses != expected or member.tasks != right:
             await member.go_on()
     for what, request, error in mistakes_of_members(member.join, member.epoch, has_tasks=case.status is None):
         assert (await member.ask(request)).error_code is error, (case.name, what)
-    older = Topology(case.epoch - 1, case.subtopologies)
+    older = streams.Topology(case.epoch - 1, case.subtopologies)
     await member.beat(msgspec.structs.replace(member.join, topology=older))
-    assert StatusCode.STALE_TOPOLOGY in member.statuses, case.name
+    assert streams.StatusCode.STALE_TOPOLOGY in member.statuses, case.name
     leave = msgspec.structs.replace(
         member.join,
         member_epoch=LEAVE_EPOCH,
@@ -124,7 +118,7 @@ async def test_the_table_of_other_applications(world: World) -> None:
     host, _, port = world.servers.partition(":")
     connection = await BrokerConnection.open(host, int(port), "another")
     try:
-        plain = Topology(1, (Subtopology("0", (orders,)),))
+        plain = streams.Topology(1, (streams.Subtopology("0", (orders,)),))
         stranger = Member(connection, world.group, plain)
         for what, request, error in mistakes_of_strangers(stranger.join):
             assert (await stranger.ask(request)).error_code is error, what

@@ -16,10 +16,7 @@ from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -113,8 +110,8 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
 
     def check_reply(
         self,
-        request: ConsumerGroupHeartbeatRequest,
-        reply: ConsumerGroupHeartbeatResponse,
+        request: consumer.ConsumerGroupHeartbeatRequest,
+        reply: consumer.ConsumerGroupHeartbeatResponse,
         before: ConsumerGroupMember | None,
     ) -> None:
         """Invariants 18, 19 and 24."""

@@ -15,14 +15,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -111,15 +104,15 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         if client.token != token:
             return  # it gave that request up
         client.token = None
-        if isinstance(reply, JoinGroupResponse):
+        if isinstance(reply, classic.JoinGroupResponse):
             self._hear_join(client, reply)
-        elif isinstance(reply, SyncGroupResponse):
+        elif isinstance(reply, classic.SyncGroupResponse):
             if reply.error_code is ErrorCode.NONE:
                 client.assignment = reply.assignment
             else:
                 self._rejoin(client, reply.error_code)
 
-    def _hear_join(self, client: Client, reply: JoinGroupResponse) -> None:
+    def _hear_join(self, client: Client, reply: classic.JoinGroupResponse) -> None:
         if reply.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             client.member_id = reply.member_id
         elif reply.error_code is ErrorCode.NONE:
@@ -145,12 +138,12 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         data = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
         self._ask(
             client,
-            JoinGroupRequest(
+            classic.JoinGroupRequest(
                 group_id=GROUP,
                 member_id=client.member_id,
                 instance_id=STATIC.get(slot),
                 protocol_type="consumer",
-                protocols=tuple(JoinGroupProtocol(name, data) for name in offer),
+                protocols=tuple(classic.JoinGroupProtocol(name, data) for name in offer),
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 api_version=version,
@@ -170,7 +163,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         assignments = {m: f"{client.generation}:{m}".encode() for m in client.others} if client.leads else {}
         self._ask(
             client,
-            SyncGroupRequest(
+            classic.SyncGroupRequest(
                 group_id=GROUP,
                 generation=client.generation,
                 member_id=client.member_id,
@@ -183,7 +176,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
     @rule(slot=slots)
     def beat(self, slot: int) -> None:
         client = self.clients[slot]
-        request = HeartbeatRequest(
+        request = classic.HeartbeatRequest(
             group_id=GROUP,
             generation=client.generation,
             member_id=client.member_id,

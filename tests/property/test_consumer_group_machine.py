@@ -15,11 +15,7 @@ from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupRequest,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.outcome import Outcome, ResolveRegularExpressions, TopicsChanged
@@ -113,8 +109,8 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
                 self.unresolved.append(effect)
         return outcome
 
-    def beat(self, client: Client, lost: bool, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-        request = ConsumerGroupHeartbeatRequest(
+    def beat(self, client: Client, lost: bool, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
+        request = consumer.ConsumerGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=client.member_id,
             instance_id=client.instance_id,
@@ -122,7 +118,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         )
         known = None if self.group is None else self.group.members.get(client.member_id)
         reply = self.process(request).reply
-        assert isinstance(reply, ConsumerGroupHeartbeatResponse)
+        assert isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
         self.check_reply(request, reply, known)
         if not reply.error_code and request.member_epoch >= 0:
             self.check_evaluation(client.member_id, known)
@@ -131,7 +127,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
             self.received(client, reply)
         return reply
 
-    def received(self, client: Client, reply: ConsumerGroupHeartbeatResponse) -> None:
+    def received(self, client: Client, reply: consumer.ConsumerGroupHeartbeatResponse) -> None:
         if reply.error_code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH):
             client.epoch, client.owned, client.target = 0, {}, {}
         elif reply.error_code:
@@ -141,7 +137,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
             if reply.assignment is not None:
                 client.target = reply.assignment
 
-    def join(self, client: Client, lost: bool) -> ConsumerGroupHeartbeatResponse:
+    def join(self, client: Client, lost: bool) -> consumer.ConsumerGroupHeartbeatResponse:
         client.epoch, client.owned, client.target = 0, {}, {}
         return self.beat(
             client,
@@ -210,7 +206,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         again = self.fresh(slot)
         again.names, again.regex = client.names, client.regex
         if how == "removed":
-            self.process(LeaveGroupRequest(group_id=GROUP, member_id=client.member_id))
+            self.process(consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id))
             return
         if how == "for good" and client.epoch:
             self.beat(client, True, member_epoch=-1)

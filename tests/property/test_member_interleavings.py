@@ -15,17 +15,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
 from fencepost.member.base.actions import (
     FetchOffsets,
     FindLogOffsets,
@@ -333,7 +325,7 @@ class MemberWorld(RuleBasedStateMachine):
     @rule(data=st.data(), step=st.integers(0, 1), assignment=st.none() | assignments)
     def heartbeat_succeeds(self, data: st.DataObject, step: int, assignment: Partitions | None) -> None:
         action = self.pick(SendHeartbeat, data)
-        request: ConsumerGroupHeartbeatRequest = action.request
+        request: consumer.ConsumerGroupHeartbeatRequest = action.request
         epoch = request.member_epoch
         if epoch >= 0:
             epoch = max(2, epoch) + step
@@ -341,7 +333,7 @@ class MemberWorld(RuleBasedStateMachine):
                 assignment = assignment or {}
         if self.belongs(action):
             self.epoch = epoch
-        response = ConsumerGroupHeartbeatResponse(
+        response = consumer.ConsumerGroupHeartbeatResponse(
             member_epoch=epoch,
             heartbeat_interval_ms=5_000,
             assignment=assignment if request.member_epoch >= 0 else None,
@@ -349,7 +341,7 @@ class MemberWorld(RuleBasedStateMachine):
         self.take(self.member.heartbeat_answered(action.token, response, self.now))
 
     @staticmethod
-    def full(request: ConsumerGroupHeartbeatRequest) -> bool:
+    def full(request: consumer.ConsumerGroupHeartbeatRequest) -> bool:
         return request.rebalance_timeout_ms != -1 and request.topic_partitions is not None
 
     @precondition(lambda self: self.has(SendHeartbeat))
@@ -358,7 +350,7 @@ class MemberWorld(RuleBasedStateMachine):
         action = self.pick(SendHeartbeat, data)
         if self.belongs(action):
             self.must_be_full = True
-        response = ConsumerGroupHeartbeatResponse(error_code=code)
+        response = consumer.ConsumerGroupHeartbeatResponse(error_code=code)
         self.take(self.member.heartbeat_answered(action.token, response, self.now))
 
     @precondition(lambda self: any(not isinstance(each, RunCallback) for each in self.open))
@@ -384,10 +376,10 @@ class MemberWorld(RuleBasedStateMachine):
         elif isinstance(action, ResolveTopicNames):
             self.take(member.topic_names_found(token, {"foo-id": "foo"}, self.now))
         elif isinstance(action, SendCommit):
-            refused = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, code))
+            refused = offsets.OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, code))
             self.take(member.commit_answered(token, refused, self.now))
         elif isinstance(action, FetchOffsets):
-            unknown = OffsetFetchResponse(group_id="group", error_code=code)
+            unknown = offsets.OffsetFetchResponse(group_id="group", error_code=code)
             self.take(member.offsets_fetched(token, unknown, self.now))
         else:
             self.take(member.log_offsets_found(token, {}, self.now))
@@ -474,7 +466,7 @@ class MemberWorld(RuleBasedStateMachine):
                 epoch = max(2, epoch)
                 if self.belongs(action):
                     self.epoch = epoch
-            response = ConsumerGroupHeartbeatResponse(
+            response = consumer.ConsumerGroupHeartbeatResponse(
                 member_epoch=epoch, heartbeat_interval_ms=5_000, assignment=good if epoch >= 0 else None
             )
             self.take(member.heartbeat_answered(token, response, now))
@@ -483,12 +475,12 @@ class MemberWorld(RuleBasedStateMachine):
         elif isinstance(action, ResolveTopicNames):
             self.take(member.topic_names_found(token, NAMES, now))
         elif isinstance(action, SendCommit):
-            done = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, ErrorCode.NONE))
+            done = offsets.OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, ErrorCode.NONE))
             self.take(member.commit_answered(token, done, now))
         elif isinstance(action, FetchOffsets):
             committed = [each for each in action.request.partitions or () if each.partition == 0]
-            found = dict.fromkeys(committed, OffsetAndMetadata(offset=1))
-            fetched = OffsetFetchResponse(group_id="group", offsets=found)
+            found = dict.fromkeys(committed, offsets.OffsetAndMetadata(offset=1))
+            fetched = offsets.OffsetFetchResponse(group_id="group", offsets=found)
             self.take(member.offsets_fetched(token, fetched, now))
         elif isinstance(action, LOGS):
             self.logs_answer(action)

@@ -13,6 +13,7 @@ from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoor
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol import consumer, consumer_protocol
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     JoinGroupProtocol,
@@ -20,19 +21,6 @@ from fencepost.coordinator.protocol.classic import (
     JoinGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    read_assignment,
-    write_assignment,
-    write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
@@ -141,7 +129,7 @@ class MigrationMachine(RuleBasedStateMachine):
             client.generation = reply.generation
             client.roster = tuple(member.member_id for member in reply.members)
         elif isinstance(reply, SyncGroupResponse) and code is ErrorCode.NONE:
-            client.owned = read_assignment(reply.assignment).partitions.get("x", ())
+            client.owned = consumer_protocol.read_assignment(reply.assignment).partitions.get("x", ())
 
     @rule(slot=slots, eager=st.booleans())
     def join(self, slot: int, eager: bool) -> None:
@@ -152,7 +140,9 @@ class MigrationMachine(RuleBasedStateMachine):
         client.token = self.tokens
         if eager:
             client.owned = ()
-        data = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned={"x": client.owned}))
+        data = consumer_protocol.write_subscription(
+            consumer_protocol.ConsumerProtocolSubscription(topics=("x",), owned={"x": client.owned})
+        )
         self._ask(
             client,
             JoinGroupRequest(
@@ -177,8 +167,8 @@ class MigrationMachine(RuleBasedStateMachine):
         self.tokens += 1
         client.token = self.tokens
         shares = {
-            member_id: write_assignment(
-                ConsumerProtocolAssignment(
+            member_id: consumer_protocol.write_assignment(
+                consumer_protocol.ConsumerProtocolAssignment(
                     partitions={"x": tuple(range(index, PARTITIONS, len(client.roster)))}
                 )
             )
@@ -227,7 +217,7 @@ class MigrationMachine(RuleBasedStateMachine):
         joining = epoch == 0
         reply = self._take(
             self.runtime.step(
-                ConsumerGroupHeartbeatRequest(
+                consumer.ConsumerGroupHeartbeatRequest(
                     group_id=GROUP,
                     member_id=client.member_id,
                     member_epoch=epoch,
@@ -239,7 +229,7 @@ class MigrationMachine(RuleBasedStateMachine):
                 self.now_ms,
             )
         )
-        assert isinstance(reply, ConsumerGroupHeartbeatResponse)
+        assert isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
         if reply.error_code is not ErrorCode.NONE:
             if reply.error_code is not ErrorCode.NOT_COORDINATOR:
                 self.clients[client.number] = Client(client.number)
@@ -254,8 +244,8 @@ class MigrationMachine(RuleBasedStateMachine):
         if client.modern_epoch:
             self._modern(client, -2 if for_a_while and slot == 3 else -1, owned=None)
         elif client.member_id:
-            request = LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
-            batch = LeaveGroupBatchRequest(group_id=GROUP, members=(request,))
+            request = consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
+            batch = consumer.LeaveGroupBatchRequest(group_id=GROUP, members=(request,))
             self._take(self.runtime.step(batch, self.now_ms))
         self.clients[slot] = Client(slot)
 

@@ -15,16 +15,9 @@ from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, EL
 from fencepost.coordinator.codec.groups import DeleteGroupsCall, LeaveGroupCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.administration import CreatedTopic
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-    ListGroupsResponse,
-)
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
@@ -39,7 +32,7 @@ MemberProtocol: TypeAlias = Literal["consumer", "streams", "classic"]
 """The protocol that the members of a group speak."""
 
 _DESCRIBE: Mapping[MemberProtocol, tuple[ApiKey, int, Callable[..., object]]] = {
-    "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest),
+    "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, consumer.ConsumerGroupDescribeRequest),
     "streams": (ApiKey.STREAMS_GROUP_DESCRIBE, 0, StreamsGroupDescribeRequest),
     "classic": (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest),
 }
@@ -230,9 +223,9 @@ class Admin:
         """Return true if the cluster has a group of that id, of any protocol, with members or with offsets
         alone."""
 
-        async def ask() -> ListGroupsResponse:
-            reply: ListGroupsResponse = await self._of_coordinator(
-                group_id, ApiKey.LIST_GROUPS, 5, ListGroupsRequest()
+        async def ask() -> consumer.ListGroupsResponse:
+            reply: consumer.ListGroupsResponse = await self._of_coordinator(
+                group_id, ApiKey.LIST_GROUPS, 5, consumer.ListGroupsRequest()
             )
             return reply
 
@@ -259,14 +252,14 @@ class Admin:
 
         :raises EnvironmentLacks: if it can't be deleted, or members of other clients stay in it.
         """
-        call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
+        call = DeleteGroupsCall(groups=(consumer.DeleteGroupsRequest(group_id=group_id),))
 
-        async def ask() -> DeleteGroupsResponse:
+        async def ask() -> consumer.DeleteGroupsResponse:
             group = await self._described(group_id, protocol)
             own = [member.member_id for member in group.members if roster.has(group, member)]
             await self._remove(group_id, protocol, own)
             reply = await self._of_coordinator(group_id, ApiKey.DELETE_GROUPS, 2, call)
-            deleted: DeleteGroupsResponse = reply.groups[0]
+            deleted: consumer.DeleteGroupsResponse = reply.groups[0]
             return deleted
 
         deleted = await self._until(ask, f"deleting the group {group_id}", _EMPTIED_S)
@@ -281,7 +274,7 @@ class Admin:
                 )
                 await self._of_coordinator(group_id, ApiKey.STREAMS_GROUP_HEARTBEAT, 0, leave)
         elif members:
-            leaving = tuple(LeaveGroupRequest(group_id=group_id, member_id=each) for each in members)
+            leaving = tuple(consumer.LeaveGroupRequest(group_id=group_id, member_id=each) for each in members)
             call = LeaveGroupCall(group_id=group_id, members=leaving)
             await self._of_coordinator(group_id, ApiKey.LEAVE_GROUP, 5, call)
 

@@ -8,10 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
@@ -64,7 +61,7 @@ class RealMemberObserver:
         if new and isinstance(request, CLASSIC_REQUESTS):
             self._say(m.ClassicSent, number, *packed(request))
             return
-        heartbeat = request if new and isinstance(request, ConsumerGroupHeartbeatRequest) else None
+        heartbeat = request if new and isinstance(request, consumer.ConsumerGroupHeartbeatRequest) else None
         commit = request if new and isinstance(request, OffsetCommitRequest) else None
         self._say(m.RequestSent, number, heartbeat, commit)
 
@@ -86,7 +83,7 @@ class RealMemberObserver:
             self._say(m.HeartbeatAnswered, number, None, type(response).__name__)
         elif isinstance(response, CLASSIC_RESPONSES):
             self._say(m.ClassicAnswered, number, *packed(response))
-        elif isinstance(response, ConsumerGroupHeartbeatResponse):
+        elif isinstance(response, consumer.ConsumerGroupHeartbeatResponse):
             self._say(m.HeartbeatAnswered, number, response, "")
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:

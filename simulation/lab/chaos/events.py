@@ -6,10 +6,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.lab.chaos import messages as m
 
@@ -39,8 +36,8 @@ class HostNoted(msgspec.Struct, frozen=True):
 class HeartbeatSeen(msgspec.Struct, frozen=True):
     """The response to a heartbeat of a member that does not report heartbeats, seen on the way back."""
 
-    request: ConsumerGroupHeartbeatRequest
-    response: ConsumerGroupHeartbeatResponse
+    request: consumer.ConsumerGroupHeartbeatRequest
+    response: consumer.ConsumerGroupHeartbeatResponse
 
 
 class StreamsMemberHeard(msgspec.Struct, frozen=True):

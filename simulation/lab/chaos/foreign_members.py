@@ -8,13 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import DescribedClassicMember
 from fencepost.coordinator.protocol.consumer import DescribedMember
-from fencepost.coordinator.protocol.consumer_protocol import (
-    MalformedConsumerProtocol,
-    read_assignment,
-    read_subscription,
-)
 from fencepost.coordinator.protocol.streams import DescribedStreamsGroup
 
 
@@ -54,8 +50,8 @@ def _read_by(group: Any, member: Any) -> Iterator[str]:
     elif isinstance(member, DescribedClassicMember):
         try:
             if member.metadata:
-                yield from read_subscription(member.metadata).topics
+                yield from consumer_protocol.read_subscription(member.metadata).topics
             if member.assignment:
-                yield from read_assignment(member.assignment).partitions
-        except MalformedConsumerProtocol:
+                yield from consumer_protocol.read_assignment(member.assignment).partitions
+        except consumer_protocol.MalformedConsumerProtocol:
             return  # only its name is known

@@ -12,10 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from fencepost.coordinator.codec.framing import FrameBuffer
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.member.streams.actions import Level
@@ -177,7 +174,7 @@ class RequestSent(_Event, frozen=True):
     """A request went out; without a body, it is the one that this number had before."""
 
     number: int
-    heartbeat: ConsumerGroupHeartbeatRequest | None
+    heartbeat: consumer.ConsumerGroupHeartbeatRequest | None
     commit: OffsetCommitRequest | None
 
 
@@ -185,7 +182,7 @@ class HeartbeatAnswered(_Event, frozen=True):
     """A heartbeat was answered, or failed with `error`, the name of an exception."""
 
     number: int
-    response: ConsumerGroupHeartbeatResponse | None
+    response: consumer.ConsumerGroupHeartbeatResponse | None
     error: str
 
 

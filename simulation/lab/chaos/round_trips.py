@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
     SyncGroupRequest,
     SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Request, Response
@@ -43,7 +40,7 @@ class RoundTrips:
 
 
 _KINDS: Final = frozenset(
-    {ConsumerGroupHeartbeatRequest, StreamsGroupHeartbeatRequest, HeartbeatRequest, SyncGroupRequest}
+    {consumer.ConsumerGroupHeartbeatRequest, StreamsGroupHeartbeatRequest, HeartbeatRequest, SyncGroupRequest}
 )
 
 
@@ -52,7 +49,7 @@ def is_written(request: Request, response: Response | Exception) -> bool | None:
     if isinstance(response, Exception) or getattr(response, "error_code", None) is not ErrorCode.NONE:
         return None
     match request, response:
-        case (ConsumerGroupHeartbeatRequest(), ConsumerGroupHeartbeatResponse()):
+        case (consumer.ConsumerGroupHeartbeatRequest(), consumer.ConsumerGroupHeartbeatResponse()):
             moved, says_nothing = (
                 request.member_epoch != response.member_epoch,
                 request.topic_partitions is None,

@@ -6,18 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    SyncGroupRequest,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.simulation.lab.conform.knowledge import ClassicKnowledge
 from fencepost.simulation.lab.conform.schedule import (
@@ -51,7 +40,7 @@ def classic_request(
         case ClassicSyncStep():
             return ApiKey.SYNC_GROUP, _sync(step, group_id, member_id, members, topic)
         case ClassicBeat():
-            heartbeat = HeartbeatRequest(
+            heartbeat = classic.HeartbeatRequest(
                 group_id=group_id,
                 generation=member.generations.of(step.generation),
                 member_id=member_id,
@@ -74,15 +63,17 @@ def _owned(owned: Owned, member: ClassicKnowledge) -> _Topics:
 
 def _join(
     step: ClassicJoinStep, group_id: str, member_id: MemberId, owned: _Topics, topic: Callable[[str], str]
-) -> JoinGroupRequest:
-    subscription = ConsumerProtocolSubscription(topics=tuple(map(topic, step.topics)), owned=owned)
-    data = _MALFORMED if step.malformed else write_subscription(subscription)
-    return JoinGroupRequest(
+) -> classic.JoinGroupRequest:
+    subscription = consumer_protocol.ConsumerProtocolSubscription(
+        topics=tuple(map(topic, step.topics)), owned=owned
+    )
+    data = _MALFORMED if step.malformed else consumer_protocol.write_subscription(subscription)
+    return classic.JoinGroupRequest(
         group_id=group_id,
         member_id=member_id,
         instance_id=step.instance if step.version >= _STATIC_JOIN else None,
         protocol_type=step.protocol_type,
-        protocols=tuple(JoinGroupProtocol(name, data) for name in step.protocols),
+        protocols=tuple(classic.JoinGroupProtocol(name, data) for name in step.protocols),
         session_timeout_ms=step.session_timeout_ms,
         rebalance_timeout_ms=step.rebalance_timeout_ms,
         api_version=step.version,
@@ -95,11 +86,11 @@ def _sync(
     member_id: MemberId,
     members: Mapping[str, ClassicKnowledge],
     topic: Callable[[str], str],
-) -> SyncGroupRequest:
+) -> classic.SyncGroupRequest:
     member = members[step.member]
     named = step.version >= _NAMED_SYNC
     protocol = member.protocol if step.protocol == TOLD else step.protocol
-    return SyncGroupRequest(
+    return classic.SyncGroupRequest(
         group_id=group_id,
         generation=member.generations.of(step.generation),
         member_id=member_id,
@@ -107,8 +98,8 @@ def _sync(
         protocol_type=step.protocol_type if named else None,
         protocol_name=protocol if named else None,
         assignments={
-            members[name].member_id: write_assignment(
-                ConsumerProtocolAssignment(
+            members[name].member_id: consumer_protocol.write_assignment(
+                consumer_protocol.ConsumerProtocolAssignment(
                     partitions={topic(each): numbers for each, numbers in given.items()},
                     user_data=b"an assignor's own" if step.user_data else None,
                 )

@@ -11,13 +11,9 @@ from typing import Any
 
 import msgspec
 
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import DescribedClassicMember, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import ListGroupsResponse
-from fencepost.coordinator.protocol.consumer_protocol import (
-    MalformedConsumerProtocol,
-    read_assignment,
-    version_of,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _NAMED = frozenset(
@@ -69,9 +65,9 @@ def _plain_assignment(data: bytes) -> Any:
     """Return the assignment in these bytes with its version; the bytes themselves if they are of another
     kind."""
     try:
-        found = read_assignment(data)
-        return {"version": version_of(data) if data else None, **_plain(found)}
-    except MalformedConsumerProtocol:
+        found = consumer_protocol.read_assignment(data)
+        return {"version": consumer_protocol.version_of(data) if data else None, **_plain(found)}
+    except consumer_protocol.MalformedConsumerProtocol:
         return data
 
 

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-from fencepost.coordinator.protocol.classic import (
-    NO_GENERATION,
-    HeartbeatResponse,
-    JoinGroupResponse,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -89,24 +84,26 @@ class ClassicKnowledge:
 
     def _start_over(self) -> None:
         self.member_id: MemberId = ""
-        self.generations = Epochs(NO_GENERATION)
+        self.generations = Epochs(classic.NO_GENERATION)
         self.protocol: str | None = None
         """The protocol that the group chose."""
         self.assigned: Mapping[str, tuple[int, ...]] = {}
         self.before: Mapping[str, tuple[int, ...]] = {}
 
-    def hear(self, answer: JoinGroupResponse | SyncGroupResponse | HeartbeatResponse) -> None:
+    def hear(
+        self, answer: classic.JoinGroupResponse | classic.SyncGroupResponse | classic.HeartbeatResponse
+    ) -> None:
         """Take a response. A member that is unknown starts over, as clients do."""
         match answer:
             case _ if answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                 self._start_over()
-            case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
+            case classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
                 self.member_id = answer.member_id
-            case JoinGroupResponse(error_code=ErrorCode.NONE):
+            case classic.JoinGroupResponse(error_code=ErrorCode.NONE):
                 self.member_id = answer.member_id
                 self.generations.hear(answer.generation)
                 self.protocol = answer.protocol_name
-            case SyncGroupResponse(error_code=ErrorCode.NONE):
+            case classic.SyncGroupResponse(error_code=ErrorCode.NONE):
                 self._assign(answer.assignment)
 
     def _assign(self, data: bytes) -> None:

@@ -9,17 +9,8 @@ from typing import Any, NamedTuple
 from fencepost.coordinator.codec import groups as group_messages
 from fencepost.coordinator.codec import offsets as offset_messages
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol import classic, consumer, ids
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import (
-    LEAVE_EPOCH,
-    NO_EPOCH,
-    NO_PARTITIONS,
-    MemberId,
-    Partitions,
-    TopicId,
-    partitions_of,
-)
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.coordinator.protocol.streams import (
@@ -28,31 +19,13 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     Tasks,
 )
+from fencepost.simulation.lab.conform import schedule
 from fencepost.simulation.lab.conform.classic_requests import classic_request
 from fencepost.simulation.lab.conform.knowledge import ClassicKnowledge, Knowledge
-from fencepost.simulation.lab.conform.schedule import (
-    Beat,
-    ClassicBeat,
-    ClassicJoinStep,
-    ClassicSyncStep,
-    CommitStep,
-    DeleteGroup,
-    Describe,
-    DescribeClassic,
-    DescribeStreams,
-    Epoch,
-    Fetch,
-    Forget,
-    List,
-    Owned,
-    Remove,
-    Step,
-    StreamsBeat,
-)
 from fencepost.simulation.lab.conform.streams_requests import heartbeat
 
 ADMIN = "admin"
-UNKNOWN_TOPIC_ID: TopicId = "f3wAAAAAAAAAAAAAAAAAAQ"
+UNKNOWN_TOPIC_ID: ids.TopicId = "f3wAAAAAAAAAAAAAAAAAAQ"
 
 
 _VERSIONS: Mapping[int, int] = {
@@ -83,17 +56,17 @@ class ResolveContext:
         self.group_id = group_id
         self.prefix = prefix
         """Prefix of each topic's name in the cluster."""
-        self.members: dict[str, Knowledge[Partitions]] = {}
+        self.members: dict[str, Knowledge[ids.Partitions]] = {}
         self.streams_members: dict[str, Knowledge[Tasks]] = {}
         self.classic_members: dict[str, ClassicKnowledge] = {}
-        self.topic_ids: dict[str, TopicId] = {}
+        self.topic_ids: dict[str, ids.TopicId] = {}
         """Ids of topics that exist, or did, by their names in the schedule."""
         self._asked: dict[str, None] = {group_id: None}
         """All groups that requests were about."""
 
-    def member(self, name: str) -> Knowledge[Partitions]:
+    def member(self, name: str) -> Knowledge[ids.Partitions]:
         """Return the knowledge of the member with that name."""
-        return self.members.setdefault(name, Knowledge(name, NO_PARTITIONS))
+        return self.members.setdefault(name, Knowledge(name, ids.NO_PARTITIONS))
 
     def topic(self, name: str) -> str:
         """Return a topic's name in the cluster."""
@@ -105,7 +78,7 @@ class ResolveContext:
             return self.group_id
         return f"{self.group_id}-{group}" if group.strip() else group
 
-    def call(self, step: Step) -> WireRequest:
+    def call(self, step: schedule.Step) -> WireRequest:
         """Return the request of a step that sends one to the group's coordinator."""
         group_id = self._group(getattr(step, "group", None))
         if group_id.strip():
@@ -117,49 +90,49 @@ class ResolveContext:
             api_key, _VERSIONS[api_key] if version is None else version, message, sender, group_id
         )
 
-    def _request(self, step: Step, group_id: str) -> tuple[ApiKey, Any]:
+    def _request(self, step: schedule.Step, group_id: str) -> tuple[ApiKey, Any]:
         match step:
-            case Beat():
+            case schedule.Beat():
                 return ApiKey.CONSUMER_GROUP_HEARTBEAT, self._beat(step, group_id)
-            case StreamsBeat():
+            case schedule.StreamsBeat():
                 self.streams_members.setdefault(step.member, Knowledge(step.member, NO_TASKS))
                 message = heartbeat(step, group_id, self.streams_members, self.topic)
                 return ApiKey.STREAMS_GROUP_HEARTBEAT, message
-            case ClassicJoinStep() | ClassicSyncStep() | ClassicBeat():
+            case schedule.ClassicJoinStep() | schedule.ClassicSyncStep() | schedule.ClassicBeat():
                 return classic_request(step, group_id, self.classic_members, self.topic)
-            case DescribeStreams():
+            case schedule.DescribeStreams():
                 return ApiKey.STREAMS_GROUP_DESCRIBE, StreamsGroupDescribeRequest(group_ids=(group_id,))
-            case Describe():
+            case schedule.Describe():
                 request: Any = consumer.ConsumerGroupDescribeRequest(group_ids=(group_id,))
                 return ApiKey.CONSUMER_GROUP_DESCRIBE, request
-            case DescribeClassic():
+            case schedule.DescribeClassic():
                 return ApiKey.DESCRIBE_GROUPS, classic.DescribeGroupsRequest(group_ids=(group_id,))
-            case List():
+            case schedule.List():
                 request = consumer.ListGroupsRequest(states_filter=step.states, types_filter=step.types)
                 return ApiKey.LIST_GROUPS, request
-            case CommitStep():
+            case schedule.CommitStep():
                 return ApiKey.OFFSET_COMMIT, self._commit(step, group_id)
-            case Fetch():
+            case schedule.Fetch():
                 return ApiKey.OFFSET_FETCH, self._fetch(step, group_id)
             case _:
                 return self._administration(step, group_id)
 
-    def _administration(self, step: Step, group_id: str) -> tuple[ApiKey, Any]:
+    def _administration(self, step: schedule.Step, group_id: str) -> tuple[ApiKey, Any]:
         match step:
-            case Forget():
+            case schedule.Forget():
                 topics = self._topics(step.topics, by_id=False)
                 return ApiKey.OFFSET_DELETE, offset_messages.OffsetDeleteCall(
                     group_id=group_id, topics=topics
                 )
-            case Remove():
+            case schedule.Remove():
                 return ApiKey.LEAVE_GROUP, self._remove(step, group_id)
-            case DeleteGroup():
+            case schedule.DeleteGroup():
                 one = consumer.DeleteGroupsRequest(group_id=group_id)
                 return ApiKey.DELETE_GROUPS, group_messages.DeleteGroupsCall(groups=(one,))
             case _:
                 raise AssertionError(f"{type(step).__name__} is no request to a group's coordinator")
 
-    def _beat(self, step: Beat, group_id: str) -> consumer.ConsumerGroupHeartbeatRequest:
+    def _beat(self, step: schedule.Beat, group_id: str) -> consumer.ConsumerGroupHeartbeatRequest:
         member = self.member(step.member)
         regex = step.regex
         if regex is not None and regex.strip():
@@ -177,26 +150,26 @@ class ResolveContext:
             topic_partitions=self._owned(step.owned, member),
         )
 
-    def _owned(self, owned: Owned, member: Knowledge[Partitions]) -> Partitions | None:
+    def _owned(self, owned: schedule.Owned, member: Knowledge[ids.Partitions]) -> ids.Partitions | None:
         held = _pairs(member.assigned)
         match owned:
-            case Owned.NULL:
+            case schedule.Owned.NULL:
                 return None
-            case Owned.EMPTY:
+            case schedule.Owned.EMPTY:
                 held = []
-            case Owned.PARTIAL:
+            case schedule.Owned.PARTIAL:
                 held = held[1:]
-            case Owned.BEFORE:
+            case schedule.Owned.BEFORE:
                 held = _pairs(member.before)
-            case Owned.FOREIGN:
+            case schedule.Owned.FOREIGN:
                 held = [pair for other in self.members.values() for pair in _pairs(other.assigned)]
-            case Owned.UNKNOWN:
+            case schedule.Owned.UNKNOWN:
                 held = [*held, (UNKNOWN_TOPIC_ID, 0)]
             case _:
                 pass
-        return partitions_of(held)
+        return ids.partitions_of(held)
 
-    def _commit(self, step: CommitStep, group_id: str) -> offset_messages.OffsetCommitCall:
+    def _commit(self, step: schedule.CommitStep, group_id: str) -> offset_messages.OffsetCommitCall:
         member_id, epoch = self._identity(step.member, step.epoch)
         position = OffsetAndMetadata(offset=step.offset, metadata="m" * step.metadata_bytes)
         topics = self._topics(step.topics, by_id=step.version >= 10)
@@ -219,7 +192,7 @@ class ResolveContext:
             ),
         )
 
-    def _fetch(self, step: Fetch, group_id: str) -> offset_messages.OffsetFetchCall:
+    def _fetch(self, step: schedule.Fetch, group_id: str) -> offset_messages.OffsetFetchCall:
         member_id, epoch = self._identity(step.member, step.epoch)
         topics = None if step.topics is None else self._topics(step.topics, by_id=step.version >= 10)
         group = offset_messages.OffsetFetchGroup(
@@ -229,18 +202,18 @@ class ResolveContext:
             groups=(group,), require_stable=step.stable, api_version=step.version
         )
 
-    def _identity(self, name: str | None, epoch: Epoch | int) -> tuple[MemberId | None, int]:
+    def _identity(self, name: str | None, epoch: schedule.Epoch | int) -> tuple[ids.MemberId | None, int]:
         """Return id and epoch for a commit or a fetch. Without a member there is no id, and only the step's
         own epoch."""
         if name is None:
-            return None, epoch if isinstance(epoch, int) else NO_EPOCH
+            return None, epoch if isinstance(epoch, int) else ids.NO_EPOCH
         if (classic_member := self.classic_members.get(name)) is not None:
             return classic_member.member_id, classic_member.generations.of(epoch)
         streams = self.streams_members.get(name)
         member = self.member(name) if streams is None else streams
         return member.member_id, member.epochs.of(epoch)
 
-    def _member_id(self, name: str) -> MemberId:
+    def _member_id(self, name: str) -> ids.MemberId:
         """Return the id of a member of either protocol; its name if it was given no id."""
         classic_member = self.classic_members.get(name)
         if classic_member is not None:
@@ -257,7 +230,7 @@ class ResolveContext:
             for name, numbers in topics.items()
         )
 
-    def _remove(self, step: Remove, group_id: str) -> group_messages.LeaveGroupCall:
+    def _remove(self, step: schedule.Remove, group_id: str) -> group_messages.LeaveGroupCall:
         return group_messages.LeaveGroupCall(
             group_id=group_id,
             members=tuple(
@@ -276,7 +249,7 @@ class ResolveContext:
         calls = []
         for streams in self.streams_members.values():
             goodbye = StreamsGroupHeartbeatRequest(
-                group_id=self.group_id, member_id=streams.member_id, member_epoch=LEAVE_EPOCH
+                group_id=self.group_id, member_id=streams.member_id, member_epoch=ids.LEAVE_EPOCH
             )
             calls.append(WireRequest(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
         if members:
@@ -289,16 +262,16 @@ class ResolveContext:
             calls.append(WireRequest(ApiKey.DELETE_GROUPS, 2, delete, ADMIN, group_id))
         return calls
 
-    def hear(self, step: Step, answer: Any) -> None:
+    def hear(self, step: schedule.Step, answer: Any) -> None:
         """Let a member learn from the broker's response."""
         match step:
-            case Beat() if not step.lost and step.group is None:
+            case schedule.Beat() if not step.lost and step.group is None:
                 self.member(step.member).hear(answer, answer.assignment)
-            case StreamsBeat() if not step.lost and step.group is None:
+            case schedule.StreamsBeat() if not step.lost and step.group is None:
                 self.streams_members[step.member].hear(answer, answer.tasks)
-            case ClassicJoinStep(lost=True):
+            case schedule.ClassicJoinStep(lost=True):
                 pass
-            case ClassicJoinStep() | ClassicSyncStep() | ClassicBeat():
+            case schedule.ClassicJoinStep() | schedule.ClassicSyncStep() | schedule.ClassicBeat():
                 # An instance id without a member says nothing about the member.
                 about_it = step.group is None and step.member_id is None and step.instance is None
                 known = getattr(answer, "error_code", None) is not ErrorCode.UNKNOWN_MEMBER_ID
@@ -306,5 +279,5 @@ class ResolveContext:
                     self.classic_members[step.member].hear(answer)
 
 
-def _pairs(partitions: Partitions) -> list[tuple[TopicId, int]]:
+def _pairs(partitions: ids.Partitions) -> list[tuple[ids.TopicId, int]]:
     return [(topic, number) for topic, numbers in partitions.items() for number in numbers]

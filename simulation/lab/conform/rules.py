@@ -9,29 +9,14 @@ from fencepost.simulation.lab.conform import rules_classic as classic
 from fencepost.simulation.lab.conform import rules_group as group
 from fencepost.simulation.lab.conform import rules_heartbeat as heartbeat
 from fencepost.simulation.lab.conform import rules_streams as streams
+from fencepost.simulation.lab.conform import schedule
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule
-from fencepost.simulation.lab.conform.schedule import (
-    Beat,
-    ClassicBeat,
-    ClassicJoinStep,
-    ClassicSyncStep,
-    CommitStep,
-    DeleteGroup,
-    Describe,
-    DescribeClassic,
-    DescribeStreams,
-    Fetch,
-    Forget,
-    List,
-    Remove,
-    StreamsBeat,
-)
 
 _BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
-    ClassicJoinStep: (*classic.MIGRATION, *classic.JOINS),
-    ClassicSyncStep: classic.SYNCS,
-    ClassicBeat: classic.HEARTBEATS,
-    Beat: (
+    schedule.ClassicJoinStep: (*classic.MIGRATION, *classic.JOINS),
+    schedule.ClassicSyncStep: classic.SYNCS,
+    schedule.ClassicBeat: classic.HEARTBEATS,
+    schedule.Beat: (
         *classic.MIGRATION,
         *heartbeat.CHECKS,
         *heartbeat.STATIC,
@@ -43,26 +28,29 @@ _BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
         *group.TARGETS,
         *heartbeat.RESPONSES,
     ),
-    StreamsBeat: streams.HEARTBEATS,
-    DescribeStreams: streams.DESCRIPTIONS,
-    CommitStep: (*classic.MIGRATED_COMMITS, *administration.COMMITS),
-    Fetch: administration.FETCHES,
-    Describe: administration.DESCRIPTIONS,
-    DescribeClassic: administration.CLASSIC,
-    List: administration.LISTS,
-    Remove: (*classic.MIGRATION, *administration.REMOVALS),
-    DeleteGroup: administration.DELETIONS,
-    Forget: administration.FORGETTING,
+    schedule.StreamsBeat: streams.HEARTBEATS,
+    schedule.DescribeStreams: streams.DESCRIPTIONS,
+    schedule.CommitStep: (*classic.MIGRATED_COMMITS, *administration.COMMITS),
+    schedule.Fetch: administration.FETCHES,
+    schedule.Describe: administration.DESCRIPTIONS,
+    schedule.DescribeClassic: administration.CLASSIC,
+    schedule.List: administration.LISTS,
+    schedule.Remove: (*classic.MIGRATION, *administration.REMOVALS),
+    schedule.DeleteGroup: administration.DELETIONS,
+    schedule.Forget: administration.FORGETTING,
 }
 
-_OF_STREAMS: Mapping[type, tuple[ConformRule, ...]] = {CommitStep: streams.OFFSETS, Fetch: streams.OFFSETS}
+_OF_STREAMS: Mapping[type, tuple[ConformRule, ...]] = {
+    schedule.CommitStep: streams.OFFSETS,
+    schedule.Fetch: streams.OFFSETS,
+}
 """The same, if the group is a streams group."""
 
 _OF_CLASSIC: Mapping[type, tuple[ConformRule, ...]] = {
-    CommitStep: classic.COMMITS,
-    Describe: classic.NEWER_DESCRIPTIONS,
-    DescribeClassic: classic.DESCRIPTIONS,
-    Remove: classic.LEAVING,
+    schedule.CommitStep: classic.COMMITS,
+    schedule.Describe: classic.NEWER_DESCRIPTIONS,
+    schedule.DescribeClassic: classic.DESCRIPTIONS,
+    schedule.Remove: classic.LEAVING,
 }
 """The same, if it is a classic group."""
 

@@ -5,28 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fencepost.simulation.lab.conform.schedule import (
-    AwaitStep,
-    Beat,
-    ClassicBeat,
-    ClassicJoinStep,
-    ClassicSyncStep,
-    CommitStep,
-    DeleteGroup,
-    Describe,
-    DescribeClassic,
-    Epoch,
-    Fetch,
-    Forget,
-    List,
-    Owned,
-    Remove,
-    Removed,
-    Step,
-    Wait,
-)
+from fencepost.simulation.lab.conform import schedule
 
-ANSWERED = AwaitStep(ms=10_000)
+ANSWERED = schedule.AwaitStep(ms=10_000)
 """A wait that is longer than a group waits for its first members by default."""
 SHORT_MS, MARGIN_MS = 600, 300
 EVERYTHING = {"x": (0, 1, 2, 3)}
@@ -35,32 +16,32 @@ HALVES: dict[str, dict[str, tuple[int, ...]]] = {"A": {"x": (0, 1)}, "B": {"x": 
 _Given = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
-def rejoin(*members: str, **fields: Any) -> list[Step]:
+def rejoin(*members: str, **fields: Any) -> list[schedule.Step]:
     """Let each of the members join with the id that it has."""
-    return [ClassicJoinStep(member=member, **fields) for member in members]
+    return [schedule.ClassicJoinStep(member=member, **fields) for member in members]
 
 
-def enter(member: str, **fields: Any) -> list[Step]:
+def enter(member: str, **fields: Any) -> list[schedule.Step]:
     """Let a dynamic member ask for its id, and join with it."""
     return rejoin(member, member, **fields)
 
 
-def sync(*members: str, gives: _Given | None = None, **fields: Any) -> list[Step]:
+def sync(*members: str, gives: _Given | None = None, **fields: Any) -> list[schedule.Step]:
     """Let each of the members ask for its assignment; what the leader gives counts."""
-    return [ClassicSyncStep(member=member, gives=gives or {}, **fields) for member in members]
+    return [schedule.ClassicSyncStep(member=member, gives=gives or {}, **fields) for member in members]
 
 
-def alive(*members: str, **fields: Any) -> list[Step]:
+def alive(*members: str, **fields: Any) -> list[schedule.Step]:
     """Let each of the members send a heartbeat."""
-    return [ClassicBeat(member=member, **fields) for member in members]
+    return [schedule.ClassicBeat(member=member, **fields) for member in members]
 
 
-def leave(*members: str) -> Remove:
+def leave(*members: str) -> schedule.Remove:
     """Let the members leave, in one request."""
-    return Remove(members=tuple(Removed(member=member) for member in members))
+    return schedule.Remove(members=tuple(schedule.Removed(member=member) for member in members))
 
 
-def pair(**fields: Any) -> list[Step]:
+def pair(**fields: Any) -> list[schedule.Step]:
     """Make two dynamic members in generation 2, of which the first one leads, before their assignment."""
     return [
         *enter("A", **fields),
@@ -73,18 +54,18 @@ def pair(**fields: Any) -> list[Step]:
     ]
 
 
-def stable(**fields: Any) -> list[Step]:
+def stable(**fields: Any) -> list[schedule.Step]:
     """Make the same members with an assignment: the first two partitions of x, and the others."""
     return [*pair(**fields), *sync("A", "B", gives=HALVES)]
 
 
-def modern(member: str = "M", **fields: Any) -> Beat:
+def modern(member: str = "M", **fields: Any) -> schedule.Beat:
     """Let a consumer join with the newer protocol."""
     fields = {"names": ("x",), "rebalance_timeout_ms": 30_000, "assignor": "range", **fields}
-    return Beat(member=member, epoch=0, owned=Owned.EMPTY, **fields)
+    return schedule.Beat(member=member, epoch=0, owned=schedule.Owned.EMPTY, **fields)
 
 
-def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[Step]:
+def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[schedule.Step]:
     return [
         *enter("A", protocols=first),
         ANSWERED,
@@ -96,16 +77,18 @@ def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[Step]:
     ]
 
 
-def static(*members: str, instances: Mapping[str, str], **fields: Any) -> list[Step]:
+def static(*members: str, instances: Mapping[str, str], **fields: Any) -> list[schedule.Step]:
     """Let static members join, each with its instance id and without an id of its own at first."""
-    return [ClassicJoinStep(member=member, instance=instances[member], **fields) for member in members]
+    return [
+        schedule.ClassicJoinStep(member=member, instance=instances[member], **fields) for member in members
+    ]
 
 
 INSTANCES = {"A": "i1", "B": "i2", "C": "i1", "D": "i2", "E": "i1"}
 """Instance ids: C and E come back for A, and D for B."""
 
 
-def static_pair() -> list[Step]:
+def static_pair() -> list[schedule.Step]:
     """Make two static members with an assignment, of which the first one leads."""
     return [
         *static("A", instances=INSTANCES),
@@ -120,7 +103,7 @@ def static_pair() -> list[Step]:
     ]
 
 
-SCRIPTS: dict[str, list[Step]] = {
+SCRIPTS: dict[str, list[schedule.Step]] = {
     "classic: who is refused": [
         *rejoin("A", group=""),
         *rejoin("A", session_timeout_ms=1),
@@ -142,81 +125,81 @@ SCRIPTS: dict[str, list[Step]] = {
         *rejoin("B", instance="i1", member_id="stranger"),
         *alive("A", instance="i1"),
         *sync("A", instance="i1"),
-        Remove(members=(Removed(member="stranger"), Removed(instance="i9"))),
-        DeleteGroup(),
-        Describe(),
-        List(types=("classic",)),
-        List(states=("PreparingRebalance", "CompletingRebalance")),
+        schedule.Remove(members=(schedule.Removed(member="stranger"), schedule.Removed(instance="i9"))),
+        schedule.DeleteGroup(),
+        schedule.Describe(),
+        schedule.List(types=("classic",)),
+        schedule.List(states=("PreparingRebalance", "CompletingRebalance")),
     ],
     "classic: generations": [
         *pair(),
-        DescribeClassic(),
-        CommitStep(member="A", topics={"x": (0,)}),
+        schedule.DescribeClassic(),
+        schedule.CommitStep(member="A", topics={"x": (0,)}),
         *alive("A"),
         *sync("B"),
         *sync("A", gives=HALVES),
-        DescribeClassic(),
-        *alive("A", generation=Epoch.PREVIOUS),
-        *alive("A", generation=Epoch.AHEAD),
+        schedule.DescribeClassic(),
+        *alive("A", generation=schedule.Epoch.PREVIOUS),
+        *alive("A", generation=schedule.Epoch.AHEAD),
         *alive("A", instance="i"),
-        *sync("A", generation=Epoch.PREVIOUS),
+        *sync("A", generation=schedule.Epoch.PREVIOUS),
         *sync("A", protocol="sticky"),
         *sync("A", protocol_type=None),
         *sync("A", "B"),
-        CommitStep(member="A", topics={"x": (0,)}),
-        CommitStep(member="A", topics={"x": (0,)}, epoch=Epoch.PREVIOUS),
-        CommitStep(member="A", topics={"x": (0,)}, version=8),
-        CommitStep(member="A", topics={"x": (0,)}, instance="nobody"),
-        CommitStep(member="stranger", topics={"x": (0,)}, epoch=2),
-        CommitStep(topics={"x": (0,)}),
-        Fetch(),
-        Fetch(topics={"x": (0,)}, member="A"),
-        Forget(topics={"x": (0,), "y": (0,)}),
+        schedule.CommitStep(member="A", topics={"x": (0,)}),
+        schedule.CommitStep(member="A", topics={"x": (0,)}, epoch=schedule.Epoch.PREVIOUS),
+        schedule.CommitStep(member="A", topics={"x": (0,)}, version=8),
+        schedule.CommitStep(member="A", topics={"x": (0,)}, instance="nobody"),
+        schedule.CommitStep(member="stranger", topics={"x": (0,)}, epoch=2),
+        schedule.CommitStep(topics={"x": (0,)}),
+        schedule.Fetch(),
+        schedule.Fetch(topics={"x": (0,)}, member="A"),
+        schedule.Forget(topics={"x": (0,), "y": (0,)}),
         *rejoin("B"),
         *rejoin("C", protocols=("sticky",)),
-        Remove(members=(Removed(member="B"), Removed(member="B"))),
+        schedule.Remove(members=(schedule.Removed(member="B"), schedule.Removed(member="B"))),
         *alive("A"),
-        CommitStep(member="A", topics={"x": (0,)}),
+        schedule.CommitStep(member="A", topics={"x": (0,)}),
         *rejoin("A"),
         *sync("A"),
         leave("A"),
-        DescribeClassic(),
-        CommitStep(topics={"x": (0,)}),
+        schedule.DescribeClassic(),
+        schedule.CommitStep(topics={"x": (0,)}),
         *alive("A"),
-        List(),
-        DeleteGroup(),
-        DescribeClassic(),
+        schedule.List(),
+        schedule.DeleteGroup(),
+        schedule.DescribeClassic(),
     ],
     "classic: what members had is shown until the next generation": [
         *stable(),
         *rejoin("A"),
         *alive("B"),
-        DescribeClassic(),
-        DescribeClassic(version=5),
+        schedule.DescribeClassic(),
+        schedule.DescribeClassic(version=5),
         *rejoin("B"),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
         *sync("B"),
         *sync("A", gives={"B": EVERYTHING}),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
     "classic: an id that was given out": [
         *static("A", instances=INSTANCES),
         ANSWERED,
         *rejoin("B"),
-        Remove(members=(Removed(member="A", instance="i1"),)),
-        Wait(ms=SHORT_MS),
-        DescribeClassic(),
+        schedule.Remove(members=(schedule.Removed(member="A", instance="i1"),)),
+        schedule.Wait(ms=SHORT_MS),
+        schedule.DescribeClassic(),
         leave("B"),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
         *enter("C"),
         ANSWERED,
         *sync("C"),
         *rejoin("D"),
         *rejoin("C", topics=("y",)),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
         leave("D"),
         ANSWERED,
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
     "classic: a tie of range and sticky": _ties(("range", "sticky"), ("sticky", "range")),
     "classic: a tie of cooperative-sticky and range": _ties(
@@ -228,18 +211,20 @@ SCRIPTS: dict[str, list[Step]] = {
     "classic: a tie of three": _ties(("b", "a", "c"), ("c", "a", "b")),
     "classic: static members": [
         *static_pair(),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
         *static("D", instances=INSTANCES),
         *sync("D", instance="i2"),
         *alive("B", instance="i2"),
         *alive("B", instance="i1"),
         *sync("A", instance="i2"),
         *static("A", instances={"A": "i2"}),
-        CommitStep(member="A", topics={"x": (0,)}, instance="i2"),
+        schedule.CommitStep(member="A", topics={"x": (0,)}, instance="i2"),
         *static("C", instances=INSTANCES),
         *static("E", instances=INSTANCES, version=8),
-        DescribeClassic(),
-        Remove(members=(Removed(instance="i2"), Removed(member="stranger", instance="i1"))),
+        schedule.DescribeClassic(),
+        schedule.Remove(
+            members=(schedule.Removed(instance="i2"), schedule.Removed(member="stranger", instance="i1"))
+        ),
         *alive("E", instance="i1"),
     ],
     "classic: a static member returns with something else": [
@@ -251,9 +236,9 @@ SCRIPTS: dict[str, list[Step]] = {
         *sync("D", "E", instance="i2"),
         *static("F", instances={"F": "i1"}, protocols=("sticky",)),
         *static("G", instances={"G": "i2"}, protocols=("sticky",)),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
         *static("H", instances={"H": "i1"}, protocols=("sticky",)),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
     "classic: old versions": [
         *rejoin("A", version=0),
@@ -265,27 +250,27 @@ SCRIPTS: dict[str, list[Step]] = {
         *rejoin("A", version=1),
         *sync("A", version=4, gives=HALVES),
         *sync("B", version=3),
-        CommitStep(member="A", topics={"x": (0,)}, version=2),
-        CommitStep(member="B", topics={"x": (1,)}, version=7),
-        DescribeClassic(version=4),
+        schedule.CommitStep(member="A", topics={"x": (0,)}, version=2),
+        schedule.CommitStep(member="B", topics={"x": (1,)}, version=7),
+        schedule.DescribeClassic(version=4),
         *static("C", instances={"C": "i1"}, version=5),
         *rejoin("A", "B", version=6),
-        Remove(members=(Removed(member="B"),), version=2),
+        schedule.Remove(members=(schedule.Removed(member="B"),), version=2),
         *rejoin("A", "C", version=7),
-        Remove(members=(Removed(member="stranger"),), version=1),
+        schedule.Remove(members=(schedule.Removed(member="stranger"),), version=1),
     ],
     "classic: another protocol type": [
         *enter("A", protocol_type="connect", protocols=("default",), malformed=True),
         ANSWERED,
         *sync("A", protocol_type="connect", gives={"A": EVERYTHING}),
-        DescribeClassic(),
-        List(),
+        schedule.DescribeClassic(),
+        schedule.List(),
         modern(),
-        CommitStep(member="A", topics={"x": (0,)}),
-        Forget(topics={"x": (0,)}),
+        schedule.CommitStep(member="A", topics={"x": (0,)}),
+        schedule.Forget(topics={"x": (0,)}),
         leave("A"),
-        DescribeClassic(),
-        Forget(topics={"x": (0,)}),
+        schedule.DescribeClassic(),
+        schedule.Forget(topics={"x": (0,)}),
     ],
     "classic: a member waits twice": [
         *enter("A"),
@@ -316,7 +301,7 @@ SCRIPTS: dict[str, list[Step]] = {
         leave("A"),
         *rejoin("B", "C", "D"),
         *sync("B", "C", "D", gives={"C": EVERYTHING}),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
     "classic: a static member takes over while it waits": [
         *static_pair(),
@@ -326,17 +311,17 @@ SCRIPTS: dict[str, list[Step]] = {
         *sync("B", instance="i2"),
         *static("D", instances=INSTANCES),
         *rejoin("C", instance="i1"),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
 }
 """Scripts that take no time, unless the broker makes a group wait for its first members."""
 
-TIMED: dict[str, list[Step]] = {
+TIMED: dict[str, list[schedule.Step]] = {
     "classic: time to join is over": [
         *stable(rebalance_timeout_ms=SHORT_MS),
         *rejoin("A", rebalance_timeout_ms=SHORT_MS),
-        Wait(ms=SHORT_MS + MARGIN_MS),
-        DescribeClassic(),
+        schedule.Wait(ms=SHORT_MS + MARGIN_MS),
+        schedule.DescribeClassic(),
         *alive("A", "B"),
         *sync("A", gives={"A": EVERYTHING}),
     ],
@@ -344,28 +329,28 @@ TIMED: dict[str, list[Step]] = {
         *stable(rebalance_timeout_ms=SHORT_MS),
         *enter("C", rebalance_timeout_ms=SHORT_MS),
         *rejoin("B", rebalance_timeout_ms=SHORT_MS),
-        Wait(ms=SHORT_MS + MARGIN_MS),
+        schedule.Wait(ms=SHORT_MS + MARGIN_MS),
         *alive("A", "B", "C"),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ],
     "classic: time to sync is over": [
         *pair(rebalance_timeout_ms=SHORT_MS),
         *sync("B"),
-        Wait(ms=SHORT_MS + MARGIN_MS),
-        DescribeClassic(),
+        schedule.Wait(ms=SHORT_MS + MARGIN_MS),
+        schedule.DescribeClassic(),
         *alive("A", "B"),
         *rejoin("B", rebalance_timeout_ms=SHORT_MS),
         ANSWERED,
     ],
 }
 
-SESSIONS: dict[str, list[Step]] = {
+SESSIONS: dict[str, list[schedule.Step]] = {
     "classic: a session ends": [
         *stable(session_timeout_ms=1_000),
-        Wait(ms=500),
+        schedule.Wait(ms=500),
         *alive("A"),
-        Wait(ms=700),
-        DescribeClassic(),
+        schedule.Wait(ms=700),
+        schedule.DescribeClassic(),
         *alive("A", "B"),
         *rejoin("A"),
         *sync("A"),
@@ -376,14 +361,14 @@ SESSIONS: dict[str, list[Step]] = {
         *sync("A"),
         *rejoin("B", session_timeout_ms=500),
         *rejoin("A", topics=("y",)),
-        Wait(ms=800),
-        DescribeClassic(),
+        schedule.Wait(ms=800),
+        schedule.DescribeClassic(),
     ],
 }
 """Scripts that need short sessions."""
 
 
-def full(size: int) -> list[Step]:
+def full(size: int) -> list[schedule.Step]:
     """Fill a classic group: it takes no more members than the broker allows."""
     members = [f"M{number:02}" for number in range(size)]
     others = members[1:]
@@ -399,5 +384,5 @@ def full(size: int) -> list[Step]:
         *static("S", instances={"S": "i1"}),
         *rejoin(members[0]),
         *enter("Z"),
-        DescribeClassic(),
+        schedule.DescribeClassic(),
     ]

@@ -6,17 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    CopartitionGroup,
-    Endpoint,
-    StreamsGroupHeartbeatRequest,
-    Subtopology,
-    TaskIds,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
+from fencepost.coordinator.protocol import streams
 from fencepost.simulation.lab.conform.knowledge import Knowledge
 from fencepost.simulation.lab.conform.schedule import Owned, StreamsBeat
 
@@ -24,33 +14,35 @@ Named = Callable[[str], str]
 """Returns a topic's name in the cluster for its name in the schedule."""
 
 
-_REPARTITION = TopicInfo("repartition")
-_TO_REPARTITION = Subtopology("0", ("y",), repartition_sink_topics=("repartition",))
-_BESIDE_REPARTITION = CopartitionGroup((0,), (), (0,))
+_REPARTITION = streams.TopicInfo("repartition")
+_TO_REPARTITION = streams.Subtopology("0", ("y",), repartition_sink_topics=("repartition",))
+_BESIDE_REPARTITION = streams.CopartitionGroup((0,), (), (0,))
 
-TOPOLOGIES: Mapping[str, tuple[Subtopology, ...]] = {
-    "simple": (Subtopology("0", ("x",)),),
-    "two": (Subtopology("0", ("x",)), Subtopology("1", ("y",))),
-    "missing": (Subtopology("0", ("m", "n")),),
+TOPOLOGIES: Mapping[str, tuple[streams.Subtopology, ...]] = {
+    "simple": (streams.Subtopology("0", ("x",)),),
+    "two": (streams.Subtopology("0", ("x",)), streams.Subtopology("1", ("y",))),
+    "missing": (streams.Subtopology("0", ("m", "n")),),
     "stateful": (
-        Subtopology(
+        streams.Subtopology(
             "0",
             ("x",),
-            state_changelog_topics=(TopicInfo("changelog", configs=(("cleanup.policy", "compact"),)),),
+            state_changelog_topics=(
+                streams.TopicInfo("changelog", configs=(("cleanup.policy", "compact"),)),
+            ),
         ),
     ),
     "count": (
         _TO_REPARTITION,
-        Subtopology(
+        streams.Subtopology(
             "1",
-            state_changelog_topics=(TopicInfo("changelog"),),
+            state_changelog_topics=(streams.TopicInfo("changelog"),),
             repartition_source_topics=(_REPARTITION,),
         ),
     ),
     # A repartition topic that is read together with a topic, and takes its number of partitions.
     "joined": (
         _TO_REPARTITION,
-        Subtopology(
+        streams.Subtopology(
             "1",
             ("w",),
             repartition_source_topics=(_REPARTITION,),
@@ -58,35 +50,37 @@ TOPOLOGIES: Mapping[str, tuple[Subtopology, ...]] = {
         ),
     ),
     # Two topics that must be alike, and are not.
-    "uneven": (Subtopology("0", ("x", "y"), copartition_groups=(CopartitionGroup((0, 1)),)),),
+    "uneven": (streams.Subtopology("0", ("x", "y"), copartition_groups=(streams.CopartitionGroup((0, 1)),)),),
     # A repartition topic with its own number of partitions, different from that of the topic next to it.
     "fixed": (
         _TO_REPARTITION,
-        Subtopology(
+        streams.Subtopology(
             "1",
             ("x",),
-            repartition_source_topics=(TopicInfo("repartition", 3),),
+            repartition_source_topics=(streams.TopicInfo("repartition", 3),),
             copartition_groups=(_BESIDE_REPARTITION,),
         ),
     ),
     "loop": (
-        Subtopology("0", repartition_sink_topics=("repartition",), repartition_source_topics=(_REPARTITION,)),
+        streams.Subtopology(
+            "0", repartition_sink_topics=("repartition",), repartition_source_topics=(_REPARTITION,)
+        ),
     ),
-    "unfed": (Subtopology("0", ("x",), repartition_source_topics=(_REPARTITION,)),),
-    "nothing": (Subtopology("0"),),
-    "sized": (Subtopology("0", ("x",), state_changelog_topics=(TopicInfo("changelog", 4),)),),
-    "internal": (Subtopology("0", ("__consumer_offsets",)),),
-    "misnamed": (Subtopology("0", ("a b",)),),
-    "regex": (Subtopology("0", (), (".*",)),),
-    "index": (Subtopology("0", ("x",), copartition_groups=(CopartitionGroup((0, 7)),)),),
+    "unfed": (streams.Subtopology("0", ("x",), repartition_source_topics=(_REPARTITION,)),),
+    "nothing": (streams.Subtopology("0"),),
+    "sized": (streams.Subtopology("0", ("x",), state_changelog_topics=(streams.TopicInfo("changelog", 4),)),),
+    "internal": (streams.Subtopology("0", ("__consumer_offsets",)),),
+    "misnamed": (streams.Subtopology("0", ("a b",)),),
+    "regex": (streams.Subtopology("0", (), (".*",)),),
+    "index": (streams.Subtopology("0", ("x",), copartition_groups=(streams.CopartitionGroup((0, 7)),)),),
 }
 """Topologies by name, over the topics x, y, w that exist and m, n that do not, as the schedule calls them."""
 
 
-def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
+def _in_cluster(part: streams.Subtopology, topic: Named) -> streams.Subtopology:
     """Return the part with the names that its topics have in the cluster; Kafka's own keep theirs."""
 
-    def infos(topics: Iterable[TopicInfo]) -> tuple[TopicInfo, ...]:
+    def infos(topics: Iterable[streams.TopicInfo]) -> tuple[streams.TopicInfo, ...]:
         return tuple(msgspec.structs.replace(each, name=topic(each.name)) for each in topics)
 
     return msgspec.structs.replace(
@@ -100,16 +94,16 @@ def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
 
 
 def heartbeat(
-    step: StreamsBeat, group_id: str, members: Mapping[str, Knowledge[Tasks]], topic: Named
-) -> StreamsGroupHeartbeatRequest:
+    step: StreamsBeat, group_id: str, members: Mapping[str, Knowledge[streams.Tasks]], topic: Named
+) -> streams.StreamsGroupHeartbeatRequest:
     """Return the request of a step. `members` holds its member."""
     member = members[step.member]
     owned = _owned(step.owned, member, members)
     topology = None
     if step.topology is not None:
         parts = tuple(_in_cluster(part, topic) for part in TOPOLOGIES[step.topology])
-        topology = Topology(step.topology_epoch, parts)
-    return StreamsGroupHeartbeatRequest(
+        topology = streams.Topology(step.topology_epoch, parts)
+    return streams.StreamsGroupHeartbeatRequest(
         group_id=group_id,
         member_id=member.member_id if step.member_id is None else step.member_id,
         member_epoch=member.epochs.of(step.epoch),
@@ -122,20 +116,22 @@ def heartbeat(
         standby_tasks=None if owned is None or step.incomplete else owned.standby,
         warmup_tasks=None if owned is None else owned.warmup,
         process_id=step.process,
-        user_endpoint=None if step.endpoint is None else Endpoint(step.endpoint, 9000),
+        user_endpoint=None if step.endpoint is None else streams.Endpoint(step.endpoint, 9000),
         client_tags=step.tags,
         shutdown_application=step.shutdown,
     )
 
 
-def _owned(owned: Owned, member: Knowledge[Tasks], members: Mapping[str, Knowledge[Tasks]]) -> Tasks | None:
+def _owned(
+    owned: Owned, member: Knowledge[streams.Tasks], members: Mapping[str, Knowledge[streams.Tasks]]
+) -> streams.Tasks | None:
     match owned:
         case Owned.NULL:
             return None
         case Owned.EMPTY:
-            return NO_TASKS
+            return streams.NO_TASKS
         case Owned.PARTIAL:
-            return Tasks(_less_one(member.assigned.active), member.assigned.standby)
+            return streams.Tasks(_less_one(member.assigned.active), member.assigned.standby)
         case Owned.BEFORE:
             return member.before
         case Owned.FOREIGN:
@@ -144,14 +140,14 @@ def _owned(owned: Owned, member: Knowledge[Tasks], members: Mapping[str, Knowled
                 for subtopology, numbers in other.assigned.active.items():
                     every.setdefault(subtopology, set()).update(numbers)
             active = {one: tuple(sorted(numbers)) for one, numbers in sorted(every.items())}
-            return Tasks(active, member.assigned.standby)
+            return streams.Tasks(active, member.assigned.standby)
         case Owned.UNKNOWN:
-            return Tasks({**member.assigned.active, "9": (0,)}, member.assigned.standby)
+            return streams.Tasks({**member.assigned.active, "9": (0,)}, member.assigned.standby)
         case _:
             return member.assigned
 
 
-def _less_one(tasks: TaskIds) -> TaskIds:
+def _less_one(tasks: streams.TaskIds) -> streams.TaskIds:
     """Return the tasks without the first one."""
     if not tasks:
         return tasks

@@ -8,10 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import IllegalTransition
@@ -66,14 +63,14 @@ class HeartbeatInFlight(msgspec.Struct, frozen=True):
     """A heartbeat on its way to the coordinator."""
 
     token: int
-    request: ConsumerGroupHeartbeatRequest
+    request: consumer.ConsumerGroupHeartbeatRequest
 
 
 class ReplyInFlight(msgspec.Struct, frozen=True):
     """A response on its way back."""
 
     token: int
-    response: ConsumerGroupHeartbeatResponse
+    response: consumer.ConsumerGroupHeartbeatResponse
 
 
 class ExploredProcess:
@@ -176,7 +173,7 @@ class ExploredProcess:
         """Let it leave for good."""
         return self._run(self.machine.close(0), image)
 
-    def request_taken(self, response: ConsumerGroupHeartbeatResponse) -> None:
+    def request_taken(self, response: consumer.ConsumerGroupHeartbeatResponse) -> None:
         """Let the coordinator take the first request, and send this response."""
         sent, *rest = self.requests
         self.requests = tuple(rest)

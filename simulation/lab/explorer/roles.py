@@ -9,10 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from typing import Final, NamedTuple
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.lab.explorer.frozen import Freezer, Frozen
@@ -38,7 +35,7 @@ class Role(NamedTuple):
     """A member's process in one state."""
 
     value: Frozen
-    request: ConsumerGroupHeartbeatRequest | None
+    request: consumer.ConsumerGroupHeartbeatRequest | None
     """The request that the coordinator may take next."""
     claims: int
     """The partitions that it considers its own, a bit for each."""
@@ -56,7 +53,7 @@ class RoleStep(NamedTuple):
 
     after: int
     """Its role then; -1 if it has ended."""
-    sent: tuple[ConsumerGroupHeartbeatRequest, ...]
+    sent: tuple[consumer.ConsumerGroupHeartbeatRequest, ...]
     """Requests that the coordinator may take from it, although no process waits for a response."""
     findings: tuple[Finding, ...]
 
@@ -84,7 +81,7 @@ class Roles:
         findings = tuple(process.start(self._image))
         return RoleStep(self._role(process), (), findings)
 
-    def answered(self, number: int, response: ConsumerGroupHeartbeatResponse) -> int:
+    def answered(self, number: int, response: consumer.ConsumerGroupHeartbeatResponse) -> int:
         """Return its role after the coordinator has taken its request, and sends this response."""
         key = number, self._freezer.freeze(response)
         after = self._answered.get(key)

@@ -15,17 +15,9 @@ from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-)
 from fencepost.coordinator.protocol.outcome import Event, Outcome, ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
@@ -97,21 +89,21 @@ class Scene:
 
     def beat(
         self, member_id: str, epoch: int, owned: Held | None = None, **fields: Any
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> consumer.ConsumerGroupHeartbeatResponse:
         """A heartbeat; without more fields a keepalive."""
-        request = ConsumerGroupHeartbeatRequest(
+        request = consumer.ConsumerGroupHeartbeatRequest(
             **{"group_id": GROUP, **fields},
             member_id=member_id,
             member_epoch=epoch,
             topic_partitions=None if owned is None else by_id(owned),
         )
         reply = self.process(request).reply
-        assert isinstance(reply, ConsumerGroupHeartbeatResponse)
+        assert isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
         return reply
 
     def join(
         self, member_id: str, topics: Iterable[str] | None = ("x",), **fields: Any
-    ) -> ConsumerGroupHeartbeatResponse:
+    ) -> consumer.ConsumerGroupHeartbeatResponse:
         names = None if topics is None else tuple(topics)
         fields = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": names, **fields}
         return self.beat(member_id, 0, {}, **fields)
@@ -152,8 +144,8 @@ class Scene:
     def commit(self, member_id: str, epoch: int, *partitions: tuple[str, int], **fields: Any) -> list[str]:
         """The names of the codes that a commit of offset 7 gets."""
         wanted = [TopicPartition(*each) for each in partitions or [("x", 0)]]
-        offset = OffsetAndMetadata(offset=7)
-        request = OffsetCommitRequest(
+        offset = offsets.OffsetAndMetadata(offset=7)
+        request = offsets.OffsetCommitRequest(
             group_id=GROUP,
             member_id=member_id,
             member_epoch=epoch,
@@ -161,7 +153,7 @@ class Scene:
             **fields,
         )
         reply = self.process(request).reply
-        assert isinstance(reply, OffsetCommitResponse)
+        assert isinstance(reply, offsets.OffsetCommitResponse)
         return [code.name for code in reply.errors.values()]
 
     def written(self) -> list[str]:

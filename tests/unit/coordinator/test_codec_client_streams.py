@@ -8,27 +8,13 @@ from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.streams import (
-    CopartitionGroup,
-    Endpoint,
-    EndpointPartitions,
-    Status,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    TaskOffset,
-    Tasks,
-    TopicInfo,
-    TopicPartitions,
-    Topology,
-)
 
 KEY = ApiKey.STREAMS_GROUP_HEARTBEAT
 
-KEEPALIVE = StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=3)
-JOIN = StreamsGroupHeartbeatRequest(
+KEEPALIVE = streams.StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=3)
+JOIN = streams.StreamsGroupHeartbeatRequest(
     group_id="g",
     member_id="m",
     member_epoch=0,
@@ -36,19 +22,19 @@ JOIN = StreamsGroupHeartbeatRequest(
     instance_id="i",
     rack_id="r",
     rebalance_timeout_ms=60_000,
-    topology=Topology(
+    topology=streams.Topology(
         epoch=1,
         subtopologies=(
-            Subtopology(
+            streams.Subtopology(
                 subtopology_id="0",
                 source_topics=("a", "b"),
                 source_topic_regex=("c.*",),
                 state_changelog_topics=(
-                    TopicInfo("store-changelog", 0, 1, (("cleanup.policy", "compact"),)),
+                    streams.TopicInfo("store-changelog", 0, 1, (("cleanup.policy", "compact"),)),
                 ),
                 repartition_sink_topics=("sink",),
-                repartition_source_topics=(TopicInfo("source", 3, 2),),
-                copartition_groups=(CopartitionGroup((0, 1), (0,), (0,)),),
+                repartition_source_topics=(streams.TopicInfo("source", 3, 2),),
+                copartition_groups=(streams.CopartitionGroup((0, 1), (0,), (0,)),),
             ),
         ),
     ),
@@ -56,58 +42,66 @@ JOIN = StreamsGroupHeartbeatRequest(
     standby_tasks={},
     warmup_tasks={"1": (1,)},
     process_id="p",
-    user_endpoint=Endpoint("host", 8080),
+    user_endpoint=streams.Endpoint("host", 8080),
     client_tags={"zone": "a"},
-    task_offsets=(TaskOffset("0", 0, 17),),
+    task_offsets=(streams.TaskOffset("0", 0, 17),),
     task_end_offsets=(),
     shutdown_application=True,
 )
-ANSWER = StreamsGroupHeartbeatResponse(
+ANSWER = streams.StreamsGroupHeartbeatResponse(
     member_id="m",
     member_epoch=5,
     heartbeat_interval_ms=5_000,
     acceptable_recovery_lag=10_000,
     task_offset_interval_ms=60_000,
-    status=tuple(Status(code, f"detail {code}") for code in StatusCode),
-    tasks=Tasks({"0": (0, 1)}, {"0": (2,)}, {}),
+    status=tuple(streams.Status(code, f"detail {code}") for code in streams.StatusCode),
+    tasks=streams.Tasks({"0": (0, 1)}, {"0": (2,)}, {}),
     endpoint_information_epoch=2,
-    partitions_by_endpoint=(EndpointPartitions(Endpoint("host", 8080), (TopicPartitions("a", (0, 1)),), ()),),
+    partitions_by_endpoint=(
+        streams.EndpointPartitions(
+            streams.Endpoint("host", 8080), (streams.TopicPartitions("a", (0, 1)),), ()
+        ),
+    ),
 )
-NO_NEWS = StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5, status=())
-ERROR = StreamsGroupHeartbeatResponse(
+NO_NEWS = streams.StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5, status=())
+ERROR = streams.StreamsGroupHeartbeatResponse(
     error_code=ErrorCode.STREAMS_INVALID_TOPOLOGY, error_message="no", member_id="m"
 )
 
 
-def server_reads(message: StreamsGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
+def server_reads(message: streams.StreamsGroupHeartbeatRequest) -> streams.StreamsGroupHeartbeatRequest:
     frame = request_frame(KEY, 0, 7, "c", message)[4:]
     codec = codec_of(KEY, 0)
     assert codec is not None
     return codec.decode(frame, codec.body_of(frame, read_header(frame)), RequestContext(0, "c", "h"))
 
 
-def encoded(reply: StreamsGroupHeartbeatResponse) -> bytes:
+def encoded(reply: streams.StreamsGroupHeartbeatResponse) -> bytes:
     codec = codec_of(KEY, 0)
     assert codec is not None
     return b"".join(codec.encode(9, reply))[4:]
 
 
 @pytest.mark.parametrize("request_", [KEEPALIVE, JOIN])
-def test_heartbeats_of_streams_groups_arrive(request_: StreamsGroupHeartbeatRequest) -> None:
+def test_heartbeats_of_streams_groups_arrive(request_: streams.StreamsGroupHeartbeatRequest) -> None:
     read = server_reads(request_)
     assert (read.client_id, read.client_host) == ("c", "h")
-    for field in StreamsGroupHeartbeatRequest.__struct_fields__:
+    for field in streams.StreamsGroupHeartbeatRequest.__struct_fields__:
         if not field.startswith("client_h") and field != "client_id":
             assert getattr(read, field) == getattr(request_, field), field
 
 
 @pytest.mark.parametrize("reply", [ANSWER, NO_NEWS, ERROR])
-def test_answers_to_them_arrive(reply: StreamsGroupHeartbeatResponse) -> None:
+def test_answers_to_them_arrive(reply: streams.StreamsGroupHeartbeatResponse) -> None:
     assert read_response(KEY, 0, encoded(reply)) == (9, reply)
 
 
 def test_a_status_of_a_newer_broker_is_left_out() -> None:
-    frame = encoded(StreamsGroupHeartbeatResponse(status=(Status(StatusCode.ASSIGNMENT_DELAYED, "later"),)))
+    frame = encoded(
+        streams.StreamsGroupHeartbeatResponse(
+            status=(streams.Status(streams.StatusCode.ASSIGNMENT_DELAYED, "later"),)
+        )
+    )
     newer = frame.replace(b"\x05\x06later", b"\x09\x06later")
     assert newer != frame
     assert read_response(KEY, 0, newer)[1].status == ()

@@ -23,6 +23,7 @@ from fencepost.coordinator.codec.offsets import (
 )
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.codec.relay import expects_answer, read_member_answer, read_member_request
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -30,17 +31,10 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAABQ"
 NAMES = {TOPIC_ID: "orders"}.__getitem__
-AT = OffsetAndMetadata(offset=42)
+AT = offsets.OffsetAndMetadata(offset=42)
 
 
 def asked(api_key: ApiKey, version: int, message: Any) -> tuple[bytes, RequestHeader]:
@@ -113,7 +107,7 @@ def test_a_commit_is_the_coordinators_request(version):
         api_version=version,
         topics=(topic(version, CommittedPartition(1, AT)),),
     )
-    expected = OffsetCommitRequest(
+    expected = offsets.OffsetCommitRequest(
         group_id="g",
         member_id="m",
         member_epoch=3,
@@ -123,9 +117,9 @@ def test_a_commit_is_the_coordinators_request(version):
     )
     assert read_member_request(*asked(ApiKey.OFFSET_COMMIT, version, call), "", NAMES) == expected
     reply = OffsetCommitReply(topics=(topic(version, PartitionError(1, ErrorCode.STALE_MEMBER_EPOCH)),))
-    assert read_member_answer(*answered(ApiKey.OFFSET_COMMIT, version, reply), NAMES) == OffsetCommitResponse(
-        errors={TopicPartition("orders", 1): ErrorCode.STALE_MEMBER_EPOCH}
-    )
+    assert read_member_answer(
+        *answered(ApiKey.OFFSET_COMMIT, version, reply), NAMES
+    ) == offsets.OffsetCommitResponse(errors={TopicPartition("orders", 1): ErrorCode.STALE_MEMBER_EPOCH})
 
 
 @pytest.mark.parametrize("version", [7, 8, 9, 10])
@@ -133,13 +127,15 @@ def test_a_fetch_of_offsets_is_the_coordinators_request(version):
     group = OffsetFetchGroup(group_id="g", topics=(topic(version, 1, 3),))
     call = OffsetFetchCall(groups=(group,), require_stable=True, api_version=version)
     found = read_member_request(*asked(ApiKey.OFFSET_FETCH, version, call), "", NAMES)
-    assert isinstance(found, OffsetFetchRequest)
+    assert isinstance(found, offsets.OffsetFetchRequest)
     assert found.partitions == (TopicPartition("orders", 1), TopicPartition("orders", 3))
     assert found.require_stable
     reply = OffsetFetchReply(
         groups=(FetchedGroup(group_id="g", topics=(topic(version, FetchedOffset(partition=1, offset=AT)),)),)
     )
-    assert read_member_answer(*answered(ApiKey.OFFSET_FETCH, version, reply), NAMES) == OffsetFetchResponse(
+    assert read_member_answer(
+        *answered(ApiKey.OFFSET_FETCH, version, reply), NAMES
+    ) == offsets.OffsetFetchResponse(
         group_id="g" if version >= 8 else "", offsets={TopicPartition("orders", 1): AT}
     )
 

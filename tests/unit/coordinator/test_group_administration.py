@@ -6,16 +6,8 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    DeleteGroupsRequest,
-    DescribedGroup,
-    DescribedPartitions,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
@@ -24,10 +16,10 @@ from fencepost.coordinator.protocol.transactions import TransactionEnded
 X0 = TopicPartition("x", 0)
 
 
-def described(scene: Any, group_id: str = "g") -> DescribedGroup:
-    reply = scene.process(ConsumerGroupDescribeRequest(group_ids=(group_id,))).reply
+def described(scene: Any, group_id: str = "g") -> consumer.DescribedGroup:
+    reply = scene.process(consumer.ConsumerGroupDescribeRequest(group_ids=(group_id,))).reply
     (group,) = reply.groups
-    assert isinstance(group, DescribedGroup)
+    assert isinstance(group, consumer.DescribedGroup)
     return group
 
 
@@ -50,10 +42,10 @@ class TestDescribe:
         assert (a.member_epoch, a.subscribed_topic_names, a.subscribed_topic_regex) == (2, ("x",), "")
         # It still holds what it has to revoke.
         assert a.assignment == (
-            DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1, 2, 3)),
+            consumer.DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1, 2, 3)),
         )
         assert a.target_assignment == (
-            DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1)),
+            consumer.DescribedPartitions(topic_id="id-of-x", topic_name="x", partitions=(0, 1)),
         )
         assert b.assignment == ()
 
@@ -77,7 +69,7 @@ class TestDescribe:
 
     def test_answers_come_in_the_order_of_the_request(self, scene: Any) -> None:
         scene.join("A")
-        reply = scene.process(ConsumerGroupDescribeRequest(group_ids=("z", "g", "a"))).reply
+        reply = scene.process(consumer.ConsumerGroupDescribeRequest(group_ids=("z", "g", "a"))).reply
         assert [group.group_id for group in reply.groups] == ["z", "g", "a"]
 
 
@@ -104,11 +96,11 @@ class TestList:
         ],
     )
     def test_filters(self, several: Any, states: Any, types: Any, expected: list[str]) -> None:
-        reply = several.process(ListGroupsRequest(states_filter=states, types_filter=types)).reply
+        reply = several.process(consumer.ListGroupsRequest(states_filter=states, types_filter=types)).reply
         assert [group.group_id for group in reply.groups] == expected
 
     def test_rows(self, several: Any) -> None:
-        empty, simple, stable = several.process(ListGroupsRequest()).reply.groups
+        empty, simple, stable = several.process(consumer.ListGroupsRequest()).reply.groups
         assert (stable.protocol_type, stable.group_state, stable.group_type) == (
             "consumer",
             "Stable",
@@ -120,7 +112,7 @@ class TestList:
 
 class TestDelete:
     def delete(self, scene: Any, group_id: str = "g") -> E:
-        code = scene.process(DeleteGroupsRequest(group_id=group_id)).reply.error_code
+        code = scene.process(consumer.DeleteGroupsRequest(group_id=group_id)).reply.error_code
         assert isinstance(code, E)
         return code
 
@@ -160,12 +152,12 @@ class TestSimpleGroups:
         return reply.errors
 
     def delete(self, scene: Any) -> Any:
-        return scene.process(DeleteGroupsRequest(group_id="g")).reply.error_code
+        return scene.process(consumer.DeleteGroupsRequest(group_id="g")).reply.error_code
 
     def listed(self, scene: Any) -> list[tuple[str, str, str, str]]:
         return [
             (row.group_id, row.group_state, row.group_type, row.protocol_type)
-            for row in scene.process(ListGroupsRequest()).reply.groups
+            for row in scene.process(consumer.ListGroupsRequest()).reply.groups
         ]
 
     def test_the_group_stays_after_its_last_offset(self, emptied: Any) -> None:
@@ -226,7 +218,7 @@ class TestSimpleGroups:
 
 class TestRemoveMembers:
     def remove(self, scene: Any, member_id: str = "", instance_id: str | None = None) -> E:
-        request = LeaveGroupRequest(group_id="g", member_id=member_id, instance_id=instance_id)
+        request = consumer.LeaveGroupRequest(group_id="g", member_id=member_id, instance_id=instance_id)
         code = scene.process(request).reply.error_code
         assert isinstance(code, E)
         return code
@@ -262,8 +254,10 @@ class TestRemoveMembers:
     def test_several_at_once_raise_the_epoch_once(self, static: Any) -> None:
         static.join("C")
         wanted = (("", "i"), ("Z", None), ("B", None), ("A", None))
-        members = tuple(LeaveGroupRequest(group_id="g", member_id=m, instance_id=i) for m, i in wanted)
-        reply = static.process(LeaveGroupBatchRequest(group_id="g", members=members)).reply
+        members = tuple(
+            consumer.LeaveGroupRequest(group_id="g", member_id=m, instance_id=i) for m, i in wanted
+        )
+        reply = static.process(consumer.LeaveGroupBatchRequest(group_id="g", members=members)).reply
         codes = [each.error_code for each in reply.members]
         assert codes == [E.NONE, E.UNKNOWN_MEMBER_ID, E.NONE, E.NONE]
         assert static.written() == ["-8:A", "-7:A", "-5:A", "-8:B", "-7:B", "-5:B", "3"]
@@ -271,7 +265,7 @@ class TestRemoveMembers:
         assert static.group.group_epoch == 5
 
     def test_none_of_several_raises_nothing(self, static: Any) -> None:
-        members = (LeaveGroupRequest(group_id="g", member_id="Z"),)
-        reply = static.process(LeaveGroupBatchRequest(group_id="g", members=members)).reply
+        members = (consumer.LeaveGroupRequest(group_id="g", member_id="Z"),)
+        reply = static.process(consumer.LeaveGroupBatchRequest(group_id="g", members=members)).reply
         assert [each.error_code for each in reply.members] == [E.UNKNOWN_MEMBER_ID]
         assert static.written() == []

@@ -7,23 +7,18 @@ import pytest
 
 from fencepost.coordinator.journal.encoding import VERSION, BrokenRecord, decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.records import (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    Record,
-)
+from fencepost.coordinator.protocol import records
 
 
-def group(name: str, epoch: int | None) -> Record:
-    value = None if epoch is None else ConsumerGroupMetadataValue(epoch)
-    return Record(ConsumerGroupMetadataKey(name), value)
+def group(name: str, epoch: int | None) -> records.Record:
+    value = None if epoch is None else records.ConsumerGroupMetadataValue(epoch)
+    return records.Record(records.ConsumerGroupMetadataKey(name), value)
 
 
-def target(name: str, epoch: int) -> Record:
-    return Record(
-        ConsumerGroupTargetAssignmentMetadataKey(name), ConsumerGroupTargetAssignmentMetadataValue(epoch)
+def target(name: str, epoch: int) -> records.Record:
+    return records.Record(
+        records.ConsumerGroupTargetAssignmentMetadataKey(name),
+        records.ConsumerGroupTargetAssignmentMetadataValue(epoch),
     )
 
 
@@ -70,7 +65,7 @@ def test_compaction_keeps_the_newest_of_each_key() -> None:
 
 
 @pytest.mark.parametrize(("keep", "left"), [(False, []), (True, [group("a", None)])])
-def test_compaction_may_keep_tombstones(keep: bool, left: list[Record]) -> None:
+def test_compaction_may_keep_tombstones(keep: bool, left: list[records.Record]) -> None:
     journal = MemoryJournal([(group("a", 1),), (group("a", None),)])
     journal.compact(keep_tombstones=keep)
     assert list(journal) == left

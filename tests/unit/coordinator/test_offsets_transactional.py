@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol.consumer import DeleteGroupsRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-)
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 
 GROUP = "g"
@@ -18,9 +13,9 @@ X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
 
 
 def commit(scene, offset: int, *partitions: TopicPartition, producer: int = -1, **fields) -> list[str]:
-    request = OffsetCommitRequest(
+    request = offsets.OffsetCommitRequest(
         group_id=GROUP,
-        offsets=dict.fromkeys(partitions or (X0,), OffsetAndMetadata(offset=offset)),
+        offsets=dict.fromkeys(partitions or (X0,), offsets.OffsetAndMetadata(offset=offset)),
         producer_id=producer,
         **fields,
     )
@@ -29,7 +24,7 @@ def commit(scene, offset: int, *partitions: TopicPartition, producer: int = -1, 
 
 def fetch(scene, *, stable: bool = True) -> dict[int, int | None]:
     """Offsets by partition; None where it is unstable."""
-    request = OffsetFetchRequest(group_id=GROUP, partitions=(X0, X1), require_stable=stable)
+    request = offsets.OffsetFetchRequest(group_id=GROUP, partitions=(X0, X1), require_stable=stable)
     reply = scene.process(request).reply
     return {
         one.partition: None if one in reply.unstable else position.offset
@@ -89,7 +84,7 @@ def test_what_the_transaction_commits_after_that_counts_again(scene):
 def test_offsets_that_are_not_deleted_leave_those_of_transactions(scene):
     commit(scene, 10, producer=7)
     scene.join("m")
-    request = OffsetDeleteRequest(group_id=GROUP, partitions=(X0,))
+    request = offsets.OffsetDeleteRequest(group_id=GROUP, partitions=(X0,))
     assert scene.process(request).reply.errors == {X0: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC}
     end(scene, 7, done=True)
     assert fetch(scene)[0] == 10
@@ -116,7 +111,7 @@ def test_a_producer_that_names_no_member_is_not_fenced(scene):
 def test_deleted_offsets_take_those_of_transactions_along(scene):
     commit(scene, 3, X0, X1)
     commit(scene, 10, X0, X1, producer=7)
-    scene.process(OffsetDeleteRequest(group_id=GROUP, partitions=(X0,)))
+    scene.process(offsets.OffsetDeleteRequest(group_id=GROUP, partitions=(X0,)))
     end(scene, 7, done=True)
     assert fetch(scene) == {0: -1, 1: 10}
 

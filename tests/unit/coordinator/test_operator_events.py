@@ -9,12 +9,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    SyncGroupRequest,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
@@ -59,10 +54,10 @@ def beat(runtime, member_id, epoch, now_ms=0):
 
 
 def classic_member(runtime):
-    request = JoinGroupRequest(
+    request = classic.JoinGroupRequest(
         group_id="g",
         protocol_type="consumer",
-        protocols=(JoinGroupProtocol("range", b""),),
+        protocols=(classic.JoinGroupProtocol("range", b""),),
         session_timeout_ms=SESSION_MS,
         rebalance_timeout_ms=10_000,
         api_version=3,
@@ -71,7 +66,7 @@ def classic_member(runtime):
     )
     runtime.step(request, 0)
     (reply,) = (effect.response for outcome in steps_due(runtime, 0) for effect in outcome.effects)
-    sync = SyncGroupRequest(
+    sync = classic.SyncGroupRequest(
         group_id="g", generation=reply.generation, member_id=reply.member_id, assignments={}, token=2
     )
     runtime.step(sync, 0)
@@ -139,7 +134,7 @@ def test_a_classic_session_ends(runtime):
 def test_a_classic_group_joins_anew(runtime):
     member = classic_member(runtime)
     runtime.step(RebalanceRequested(group_id="g"), 1)
-    request = HeartbeatRequest(group_id="g", generation=member.generation, member_id=member.member_id)
+    request = classic.HeartbeatRequest(group_id="g", generation=member.generation, member_id=member.member_id)
     assert runtime.step(request, 2).reply.error_code is ErrorCode.REBALANCE_IN_PROGRESS
 
 

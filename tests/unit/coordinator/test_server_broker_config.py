@@ -9,15 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.protocol.administration import (
-    AlterConfigsRequest,
-    ChangedResource,
-    ConfigResource,
-    ConfigSource,
-    DeleteTopicsRequest,
-    DescribeConfigsRequest,
-    ResourceType,
-)
+from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.server import admin_apis, cluster_apis, config_apis
@@ -61,8 +53,9 @@ def brokers_with(count: int = 1, topics: dict[str, int] | None = None, **propert
 
 
 def entries(brokers: Brokers, kind: int, name: str, *keys: str) -> Any:
-    request = DescribeConfigsRequest(
-        resources=(ConfigResource(resource_type=kind, name=name, keys=keys),), include_synonyms=True
+    request = administration.DescribeConfigsRequest(
+        resources=(administration.ConfigResource(resource_type=kind, name=name, keys=keys),),
+        include_synonyms=True,
     )
     (resource,) = config_apis.describe_configs(brokers.services[0], request, asked()).resources
     return resource.entries
@@ -72,20 +65,20 @@ def entries(brokers: Brokers, kind: int, name: str, *keys: str) -> Any:
 async def test_a_topic_inherits_each_setting_of_the_broker(topic_setting: str) -> None:
     name, value = BROKER_SETTINGS[topic_setting], VALUES.get(topic_setting, "7")
     async with brokers_with(1, {"orders": 1}, **{name: value}) as brokers:
-        (entry,) = entries(brokers, ResourceType.TOPIC, "orders", topic_setting)
-        assert (entry.value, entry.source) == (value, ConfigSource.STATIC_BROKER)
-        assert entry.synonyms[0] == (name, value, ConfigSource.STATIC_BROKER)
-        (entry,) = entries(brokers, ResourceType.BROKER, "1", name)
-        assert (entry.value, entry.source) == (value, ConfigSource.STATIC_BROKER)
+        (entry,) = entries(brokers, administration.ResourceType.TOPIC, "orders", topic_setting)
+        assert (entry.value, entry.source) == (value, administration.ConfigSource.STATIC_BROKER)
+        assert entry.synonyms[0] == (name, value, administration.ConfigSource.STATIC_BROKER)
+        (entry,) = entries(brokers, administration.ResourceType.BROKER, "1", name)
+        assert (entry.value, entry.source) == (value, administration.ConfigSource.STATIC_BROKER)
 
 
 @pytest.mark.parametrize("name", TIME_SETTINGS)
 async def test_a_topic_inherits_each_time_in_milliseconds(name: str) -> None:
     setting = TIME_SETTINGS[name]
     async with brokers_with(1, {"orders": 1}, **{name: 7}) as brokers:
-        (entry,) = entries(brokers, ResourceType.TOPIC, "orders", setting.topic_setting)
+        (entry,) = entries(brokers, administration.ResourceType.TOPIC, "orders", setting.topic_setting)
         assert entry.value == str(7 * setting.unit_ms)
-        (entry,) = entries(brokers, ResourceType.BROKER, "1", name)
+        (entry,) = entries(brokers, administration.ResourceType.BROKER, "1", name)
         assert entry.value == "7"
 
 
@@ -125,14 +118,14 @@ async def test_settings_are_described_in_the_order_asked() -> None:
             ("default.replication.factor", "num.partitions"),
             ("num.partitions", "log.preallocate"),
         ):
-            found = entries(brokers, ResourceType.BROKER, "1", *names, "nope", names[0])
+            found = entries(brokers, administration.ResourceType.BROKER, "1", *names, "nope", names[0])
             assert [entry.name for entry in found] == list(names)
 
 
 @pytest.mark.parametrize(("version", "code"), [(1, "INVALID_REQUEST"), (3, "TOPIC_DELETION_DISABLED")])
 async def test_topics_stay_if_deletion_is_disabled(version: int, code: str) -> None:
     async with brokers_with(1, {"orders": 1}, delete_topic_enable="false") as brokers:
-        request = DeleteTopicsRequest(topics=(TopicReference(name="orders"),))
+        request = administration.DeleteTopicsRequest(topics=(TopicReference(name="orders"),))
         (topic,) = admin_apis.delete_topics(brokers.services[0], request, asked(version)).topics
         assert topic.error_code is ErrorCode[code]
         assert "orders" in brokers.cluster.image.by_name
@@ -167,7 +160,9 @@ async def test_a_topic_on_demand_is_unknown_at_first_if_clients_shall_retry(
 
 async def test_a_refusal_names_the_type_of_the_resource() -> None:
     async with brokers_with() as brokers:
-        request = AlterConfigsRequest(resources=(ChangedResource(resource_type=4, name="1", changes=()),))
+        request = administration.AlterConfigsRequest(
+            resources=(administration.ChangedResource(resource_type=4, name="1", changes=()),)
+        )
         (result,) = config_apis.alter_configs(brokers.services[0], request, asked()).resources
         assert result.error_message is not None
         assert "broker resources" in result.error_message
@@ -176,9 +171,9 @@ async def test_a_refusal_names_the_type_of_the_resource() -> None:
 async def test_one_broker_has_its_ids_and_starts_no_elections() -> None:
     keys = ("node.id", "broker.id", "auto.leader.rebalance.enable")
     async with brokers_with(2) as brokers:
-        told = [entry.value for entry in entries(brokers, ResourceType.BROKER, "2", *keys)]
+        told = [entry.value for entry in entries(brokers, administration.ResourceType.BROKER, "2", *keys)]
         assert told == ["2", "2", "false"]
-        assert entries(brokers, ResourceType.BROKER, "", *keys) == ()
+        assert entries(brokers, administration.ResourceType.BROKER, "", *keys) == ()
 
 
 @pytest.mark.parametrize(
@@ -188,6 +183,6 @@ async def test_the_limit_of_queued_bytes_is_set_and_described(given: object, lim
     name = "queued.max.request.bytes"
     async with brokers_with(**{name: given}) as brokers:
         assert brokers._buffers.limit == limit
-        (entry,) = entries(brokers, ResourceType.BROKER, "1", name)
-        assert (entry.value, entry.source) == (str(given), ConfigSource.STATIC_BROKER)
-        assert entry.synonyms[1] == (name, "-1", ConfigSource.DEFAULT)
+        (entry,) = entries(brokers, administration.ResourceType.BROKER, "1", name)
+        assert (entry.value, entry.source) == (str(given), administration.ConfigSource.STATIC_BROKER)
+        assert entry.synonyms[1] == (name, "-1", administration.ConfigSource.DEFAULT)

@@ -9,27 +9,11 @@ import pytest
 from fencepost.coordinator.codec.offsets import CommittedPartition
 from fencepost.coordinator.codec.transactions import TxnOffsetCommitCall
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
+from fencepost.coordinator.protocol import consumer, offsets, transactions
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-)
 from fencepost.coordinator.protocol.slices import at_once
-from fencepost.coordinator.protocol.transactions import (
-    AddPartitionsToTxnRequest,
-    InitProducerIdRequest,
-)
 from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.transaction_apis import offset_commit
@@ -41,8 +25,8 @@ pytestmark = pytest.mark.real
 GROUPS = [f"group-{number}" for number in range(12)]
 
 
-def join(group_id: str) -> ConsumerGroupHeartbeatRequest:
-    return ConsumerGroupHeartbeatRequest(
+def join(group_id: str) -> consumer.ConsumerGroupHeartbeatRequest:
+    return consumer.ConsumerGroupHeartbeatRequest(
         group_id=group_id,
         member_id=f"member-of-{group_id}",
         member_epoch=0,
@@ -75,9 +59,10 @@ async def test_only_the_coordinator_answers(brokers):
 async def test_only_the_coordinator_of_a_group_adds_it_to_a_transaction(brokers):
     leader = brokers.groups.leader_id("g")
     producer = brokers.transactions.ask(
-        InitProducerIdRequest(transactional_id="id", timeout_ms=60_000), brokers.transactions.leader_id("id")
+        transactions.InitProducerIdRequest(transactional_id="id", timeout_ms=60_000),
+        brokers.transactions.leader_id("id"),
     )
-    one = OfTopic(name="orders", partitions=(CommittedPartition(0, OffsetAndMetadata(offset=1)),))
+    one = OfTopic(name="orders", partitions=(CommittedPartition(0, offsets.OffsetAndMetadata(offset=1)),))
 
     def commit(node: int) -> tuple[ErrorCode, tuple[str, ...]]:
         call = TxnOffsetCommitCall(
@@ -103,10 +88,12 @@ async def test_each_broker_lists_and_describes_what_it_leads(brokers):
         brokers.groups.ask(join(group_id), brokers.groups.leader_id(group_id))
     listed = []
     for node in (1, 2, 3):
-        mine = [group.group_id for group in brokers.groups.ask(ListGroupsRequest(), node).groups]
+        mine = [group.group_id for group in brokers.groups.ask(consumer.ListGroupsRequest(), node).groups]
         assert mine == sorted(group_id for group_id in GROUPS if brokers.groups.leader_id(group_id) == node)
         listed += mine
-        described = brokers.groups.ask(ConsumerGroupDescribeRequest(group_ids=tuple(GROUPS)), node).groups
+        described = brokers.groups.ask(
+            consumer.ConsumerGroupDescribeRequest(group_ids=tuple(GROUPS)), node
+        ).groups
         assert [group.group_id for group in described] == GROUPS
         found = [group.group_id for group in described if group.error_code is ErrorCode.NONE]
         assert sorted(found) == mine
@@ -123,9 +110,9 @@ async def test_a_shard_that_moves_loads_its_journal(brokers):
     assert groups.leader_id("group-0") == new
     assert groups.ask(join("group-0"), old).error_code is ErrorCode.NOT_COORDINATOR
     assert groups.ask(join("group-0"), new).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    assert groups.ask(ListGroupsRequest(), new).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert groups.ask(consumer.ListGroupsRequest(), new).error_code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     groups.move(shard, old)
-    steady = ConsumerGroupHeartbeatRequest(
+    steady = consumer.ConsumerGroupHeartbeatRequest(
         group_id="group-0", member_id="member-of-group-0", member_epoch=told.member_epoch
     )
     assert groups.ask(steady, old).member_epoch == told.member_epoch
@@ -136,7 +123,7 @@ async def test_groups_survive_a_restart_and_soft_state_does_not(brokers):
     told = {group_id: groups.ask(join(group_id), groups.leader_id(group_id)) for group_id in GROUPS}
     brokers.restart()
     for group_id, reply in told.items():
-        steady = ConsumerGroupHeartbeatRequest(
+        steady = consumer.ConsumerGroupHeartbeatRequest(
             group_id=group_id, member_id=reply.member_id, member_epoch=reply.member_epoch
         )
         assert groups.ask(steady, groups.leader_id(group_id)).error_code is ErrorCode.NONE
@@ -175,12 +162,12 @@ async def test_a_partition_is_served_by_its_leader_alone(brokers):
     "request_",
     [
         join("g"),
-        OffsetFetchRequest(group_id="g"),
-        OffsetDeleteRequest(group_id="g", partitions=()),
-        DeleteGroupsRequest(group_id="g"),
-        LeaveGroupRequest(group_id="g"),
-        LeaveGroupBatchRequest(group_id="g", members=()),
-        ListGroupsRequest(),
+        offsets.OffsetFetchRequest(group_id="g"),
+        offsets.OffsetDeleteRequest(group_id="g", partitions=()),
+        consumer.DeleteGroupsRequest(group_id="g"),
+        consumer.LeaveGroupRequest(group_id="g"),
+        consumer.LeaveGroupBatchRequest(group_id="g", members=()),
+        consumer.ListGroupsRequest(),
     ],
 )
 def test_every_request_can_be_refused(request_):
@@ -211,10 +198,10 @@ def begin(brokers: Brokers, name: str, partition: int, timeout_ms: int) -> None:
     """A transaction that is open in a partition of `orders`."""
     node = brokers.transactions.leader_id(name)
     producer = brokers.transactions.ask(
-        InitProducerIdRequest(transactional_id=name, timeout_ms=timeout_ms), node
+        transactions.InitProducerIdRequest(transactional_id=name, timeout_ms=timeout_ms), node
     )
     brokers.transactions.ask(
-        AddPartitionsToTxnRequest(
+        transactions.AddPartitionsToTxnRequest(
             transactional_id=name,
             producer_id=producer.producer_id,
             producer_epoch=producer.producer_epoch,

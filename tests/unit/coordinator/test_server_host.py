@@ -11,11 +11,7 @@ from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.classic import (
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     LeaveGroupBatchRequest,
@@ -106,11 +102,11 @@ async def test_an_expression_is_matched_behind_the_reply(host):
 
 
 async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(host):
-    def join_classic(token: int, **fields: str) -> JoinGroupRequest:
-        return JoinGroupRequest(
+    def join_classic(token: int, **fields: str) -> classic.JoinGroupRequest:
+        return classic.JoinGroupRequest(
             group_id="c",
             protocol_type="consumer",
-            protocols=(JoinGroupProtocol("range", b""),),
+            protocols=(classic.JoinGroupProtocol("range", b""),),
             session_timeout_ms=45_000,
             rebalance_timeout_ms=45_000,
             new_member_suffix=str(token),
@@ -119,7 +115,7 @@ async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(host):
         )
 
     answer = ask(host, join_classic(1))
-    assert isinstance(answer, JoinGroupResponse)
+    assert isinstance(answer, classic.JoinGroupResponse)
     assert answer.error_code is ErrorCode.MEMBER_ID_REQUIRED
     waiting = ask(host, join_classic(2, instance_id="i"))
     assert isinstance(waiting, asyncio.Future)

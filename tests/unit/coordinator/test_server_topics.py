@@ -8,19 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.administration import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeletedTopic,
-    DeleteTopicsRequest,
-    GrownTopic,
-    NewTopic,
-)
-from fencepost.coordinator.protocol.cluster import (
-    DescribeTopicPartitionsRequest,
-    MetadataRequest,
-    TopicReference,
-)
+from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.server import admin_apis, cluster_apis
 from fencepost.coordinator.server.brokers import Brokers
@@ -40,21 +28,21 @@ async def brokers():
         yield found
 
 
-def create(brokers: Brokers, *topics: NewTopic) -> list[tuple[str, str | None]]:
-    request = CreateTopicsRequest(topics=topics)
+def create(brokers: Brokers, *topics: administration.NewTopic) -> list[tuple[str, str | None]]:
+    request = administration.CreateTopicsRequest(topics=topics)
     found = admin_apis.create_topics(brokers.services[0], request, ASKED).topics
     return [(one.error_code.name, one.error_message) for one in found]
 
 
-def delete(brokers: Brokers, *topics: TopicReference) -> tuple[DeletedTopic, ...]:
-    request = DeleteTopicsRequest(topics=topics)
+def delete(brokers: Brokers, *topics: cluster.TopicReference) -> tuple[administration.DeletedTopic, ...]:
+    request = administration.DeleteTopicsRequest(topics=topics)
     return admin_apis.delete_topics(brokers.services[0], request, ASKED).topics
 
 
 def grow(brokers: Brokers, topic: str, *hands: tuple[int, ...]) -> tuple[str, str | None]:
     count = brokers.cluster.image.by_name[topic].partitions + max(1, len(hands))
-    request = CreatePartitionsRequest(
-        topics=(GrownTopic(name=topic, count=count, assignments=hands or None),)
+    request = administration.CreatePartitionsRequest(
+        topics=(administration.GrownTopic(name=topic, count=count, assignments=hands or None),)
     )
     (found,) = admin_apis.create_partitions(brokers.services[0], request, ASKED).topics
     return found.error_code.name, found.error_message
@@ -62,9 +50,11 @@ def grow(brokers: Brokers, topic: str, *hands: tuple[int, ...]) -> tuple[str, st
 
 def replicas(brokers: Brokers, topic: str) -> list[tuple[int, ...]]:
     services = brokers.services[0]
-    metadata = cluster_apis.metadata(services, MetadataRequest(topics=(TopicReference(name=topic),)), ASKED)
+    metadata = cluster_apis.metadata(
+        services, cluster.MetadataRequest(topics=(cluster.TopicReference(name=topic),)), ASKED
+    )
     described = cluster_apis.describe_topic_partitions(
-        services, DescribeTopicPartitionsRequest(topics=(topic,), partition_limit=100), ASKED
+        services, cluster.DescribeTopicPartitionsRequest(topics=(topic,), partition_limit=100), ASKED
     )
     assert metadata.topics[0].partitions == described.topics[0].partitions
     assert all(one.leader_id == one.replicas[0] for one in metadata.topics[0].partitions)
@@ -73,12 +63,12 @@ def replicas(brokers: Brokers, topic: str) -> list[tuple[int, ...]]:
 
 async def test_a_topic_has_up_to_as_many_replicas_as_there_are_brokers(brokers):
     for factor in (1, 2, 3):
-        topic = NewTopic(name=f"times-{factor}", partitions=4, replication_factor=factor)
+        topic = administration.NewTopic(name=f"times-{factor}", partitions=4, replication_factor=factor)
         assert create(brokers, topic) == [("NONE", None)]
     assert replicas(brokers, "times-1") == [(1,), (2,), (3,), (1,)]
     assert replicas(brokers, "times-2") == [(1, 2), (2, 3), (3, 1), (1, 2)]
     assert replicas(brokers, "times-3") == [(1, 2, 3), (2, 3, 1), (3, 1, 2), (1, 2, 3)]
-    assert create(brokers, NewTopic(name="times-4", partitions=1, replication_factor=4)) == [
+    assert create(brokers, administration.NewTopic(name="times-4", partitions=1, replication_factor=4)) == [
         (
             "INVALID_REPLICATION_FACTOR",
             "Unable to replicate the partition 4 time(s): The target replication factor of 4 cannot be "
@@ -86,14 +76,14 @@ async def test_a_topic_has_up_to_as_many_replicas_as_there_are_brokers(brokers):
             "cordoned.",
         )
     ]
-    assert create(brokers, NewTopic(name="default", partitions=1)) == [("NONE", None)]
+    assert create(brokers, administration.NewTopic(name="default", partitions=1)) == [("NONE", None)]
     assert replicas(brokers, "default") == [(1,)]
 
 
 async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
-    assert create(brokers, NewTopic(name="by-hand", assignments=((0, (3, 1)), (1, (1, 2))))) == [
-        ("NONE", None)
-    ]
+    assert create(
+        brokers, administration.NewTopic(name="by-hand", assignments=((0, (3, 1)), (1, (1, 2))))
+    ) == [("NONE", None)]
     assert grow(brokers, "by-hand") == grow(brokers, "by-hand", (2, 3)) == ("NONE", None)
     assert [len(each) for each in replicas(brokers, "by-hand")] == [2, 2, 2, 2]
     assert grow(brokers, "by-hand", (2,)) == (
@@ -101,12 +91,12 @@ async def test_new_partitions_have_as_many_replicas_as_the_others(brokers):
         "The manual partition assignment includes a partition with 1 replica(s), but this is not consistent "
         "with previous partitions, which have 2 replica(s).",
     )
-    uneven = NewTopic(name="uneven", assignments=((0, (3, 1)), (1, (1, 2, 3))))
+    uneven = administration.NewTopic(name="uneven", assignments=((0, (3, 1)), (1, (1, 2, 3))))
     assert create(brokers, uneven)[0][0] == "INVALID_REPLICA_ASSIGNMENT"
 
 
 async def test_partitions_are_where_they_were_placed_by_hand(brokers):
-    by_hand = NewTopic(name="by-hand", assignments=((1, (1, 2)), (0, (3, 1))))
+    by_hand = administration.NewTopic(name="by-hand", assignments=((1, (1, 2)), (0, (3, 1))))
     assert create(brokers, by_hand) == [("NONE", None)]
     assert replicas(brokers, "by-hand") == [(3, 1), (1, 2)]
     assert grow(brokers, "by-hand") == ("NONE", None)
@@ -118,7 +108,7 @@ async def test_partitions_are_where_they_were_placed_by_hand(brokers):
 
 
 async def test_a_partition_is_served_by_the_leader_that_was_chosen(brokers):
-    create(brokers, NewTopic(name="by-hand", assignments=((0, (3,)),)))
+    create(brokers, administration.NewTopic(name="by-hand", assignments=((0, (3,)),)))
     topic = brokers.cluster.image.by_name["by-hand"]
     brokers.services[2].log(topic, 0)
     with pytest.raises(ProtocolError, match="by-hand-0 is led by broker 3, this is 1"):
@@ -130,8 +120,10 @@ async def test_replicas_outlive_a_restart_as_far_as_there_are_brokers(tmp_path):
         return Brokers(ports=(0,) * count, storage=Storage(tmp_path / "journal", keeps_records=False))
 
     async with started(3) as before:
-        assert create(before, NewTopic(name="kept", partitions=1, replication_factor=3)) == [("NONE", None)]
-        by_hand = NewTopic(name="by-hand", assignments=((0, (3, 2)), (1, (3, 1))))
+        assert create(before, administration.NewTopic(name="kept", partitions=1, replication_factor=3)) == [
+            ("NONE", None)
+        ]
+        by_hand = administration.NewTopic(name="by-hand", assignments=((0, (3, 2)), (1, (3, 1))))
         assert create(before, by_hand) == [("NONE", None)]
     async with started(3) as again:
         assert replicas(again, "kept") == [(1, 2, 3)]
@@ -151,12 +143,12 @@ async def test_a_name_may_not_differ_from_another_in_its_dots_alone(brokers):
 
 async def test_a_topic_that_is_named_twice_stays(brokers):
     orders = brokers.cluster.image.by_name["orders"]
-    by_name, by_id = TopicReference(name="orders"), TopicReference(topic_id=orders.topic_id)
+    by_name, by_id = cluster.TopicReference(name="orders"), cluster.TopicReference(topic_id=orders.topic_id)
     for twice in ((by_name, by_name), (by_id, by_name), (by_id, by_id)):
         (answer,) = delete(brokers, *twice)
         assert answer.error_code.name == "INVALID_REQUEST"
         assert brokers.cluster.image.by_name["orders"] is orders
-    found = delete(brokers, by_name, TopicReference(name="payments"))
+    found = delete(brokers, by_name, cluster.TopicReference(name="payments"))
     assert [one.error_code.name for one in found] == ["NONE", "NONE"]
     assert not brokers.cluster.image.by_name
 
@@ -165,8 +157,10 @@ async def test_the_work_of_a_request_grows_as_the_number_of_its_topics_does(brok
     services = brokers.services[0]._replace(turns=None)
 
     def run(size: int) -> Any:
-        topics = tuple(NewTopic(name=f"of.{size}.{number}") for number in range(size))
-        return lambda: admin_apis.create_topics(services, CreateTopicsRequest(topics=topics), ASKED)
+        topics = tuple(administration.NewTopic(name=f"of.{size}.{number}") for number in range(size))
+        return lambda: admin_apis.create_topics(
+            services, administration.CreateTopicsRequest(topics=topics), ASKED
+        )
 
     assert_linear(run, 100)
     assert len(brokers.cluster.image.by_name) == 2 + 8 + 100 + 200

@@ -16,6 +16,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import BrokenJournal, JournalRecord
 from fencepost.coordinator.journal.repair import repair
 from fencepost.coordinator.journal.sqlite import JournalFailed, SqliteJournal
+from fencepost.coordinator.protocol import transaction_records
 from fencepost.coordinator.protocol.cluster_records import ClusterRecord, TopicKey, TopicValue
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError, InconsistentRecord
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -25,11 +26,6 @@ from fencepost.coordinator.protocol.records import (
     OffsetCommitKey,
     OffsetCommitValue,
     Record,
-)
-from fencepost.coordinator.protocol.transaction_records import (
-    TransactionKey,
-    TransactionRecord,
-    TransactionValue,
 )
 
 
@@ -43,8 +39,9 @@ def offset(partition: int, position: int) -> Record:
 
 
 TOPIC = ClusterRecord(TopicKey("AAAAAAAAAAAAAAAAAAAAAA"), TopicValue("orders", 12))
-TRANSACTION = TransactionRecord(
-    TransactionKey("t"), TransactionValue(7, 0, 60_000, 1, (TopicPartition("orders", 3),), ("g",))
+TRANSACTION = transaction_records.TransactionRecord(
+    transaction_records.TransactionKey("t"),
+    transaction_records.TransactionValue(7, 0, 60_000, 1, (TopicPartition("orders", 3),), ("g",)),
 )
 
 

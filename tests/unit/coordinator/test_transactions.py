@@ -7,17 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import DeadlineReached
-from fencepost.coordinator.protocol.transactions import (
-    AddOffsetsToTxnRequest,
-    AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
-    MarkersWritten,
-    WriteMarkers,
-)
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator, TransactionOutcome
 from fencepost.coordinator.transactions.states import TransactionState
 
@@ -33,7 +26,7 @@ class Scene:
         self.coordinator = TransactionCoordinator()
         self.journal: list[Any] = []
         self.now_ms = 1_000
-        self.markers: list[WriteMarkers] = []
+        self.markers: list[transactions.WriteMarkers] = []
         self._ids = iter(range(100, 10_000))
 
     def process(self, event: Any) -> Any:
@@ -49,7 +42,7 @@ class Scene:
         return outcome.reply
 
     def init(self, *, producer: tuple[int, int] = (-1, -1), **fields: Any) -> tuple[str, int, int]:
-        request = InitProducerIdRequest(
+        request = transactions.InitProducerIdRequest(
             transactional_id="t",
             producer_id=producer[0],
             producer_epoch=producer[1],
@@ -59,14 +52,14 @@ class Scene:
         return reply.error_code.name, reply.producer_id, reply.producer_epoch
 
     def add(self, producer: tuple[int, int], *partitions: TopicPartition, **fields: Any) -> list[str]:
-        request = AddPartitionsToTxnRequest(
+        request = transactions.AddPartitionsToTxnRequest(
             transactional_id="t", producer_id=producer[0], producer_epoch=producer[1], partitions=partitions
         )
         reply = self.process(msgspec.structs.replace(request, **fields))
         return [code.name for code in reply.errors.values()]
 
     def add_group(self, producer: tuple[int, int], group_id: str = "g", **fields: Any) -> str:
-        request = AddOffsetsToTxnRequest(
+        request = transactions.AddOffsetsToTxnRequest(
             transactional_id="t", producer_id=producer[0], producer_epoch=producer[1], group_id=group_id
         )
         name: str = self.process(msgspec.structs.replace(request, **fields)).error_code.name
@@ -75,7 +68,7 @@ class Scene:
     def end(
         self, producer: tuple[int, int], *, commit: bool = True, version: int = 0
     ) -> tuple[str, int, int]:
-        request = EndTxnRequest(
+        request = transactions.EndTxnRequest(
             transactional_id="t",
             producer_id=producer[0],
             producer_epoch=producer[1],
@@ -86,11 +79,11 @@ class Scene:
         reply = self.process(request)
         return reply.error_code.name, reply.producer_id, reply.producer_epoch
 
-    def written(self) -> WriteMarkers:
+    def written(self) -> transactions.WriteMarkers:
         """The markers that were asked for last are in the logs."""
         effect = self.markers.pop()
         self.process(
-            MarkersWritten(
+            transactions.MarkersWritten(
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,
                 producer_epoch=effect.producer_epoch,
@@ -331,6 +324,8 @@ def test_ends_that_were_decided_are_carried_out_after_a_load(scene: Scene, produ
 
 def test_late_news_of_markers_change_nothing(scene: Scene, producer: tuple[int, int]) -> None:
     for id_, epoch in ((100, 0), (100, 5), (9, 0)):
-        scene.process(MarkersWritten(transactional_id="t", producer_id=id_, producer_epoch=epoch))
-    scene.process(MarkersWritten(transactional_id="no", producer_id=100, producer_epoch=0))
+        scene.process(
+            transactions.MarkersWritten(transactional_id="t", producer_id=id_, producer_epoch=epoch)
+        )
+    scene.process(transactions.MarkersWritten(transactional_id="no", producer_id=100, producer_epoch=0))
     assert scene.state == "Empty"

@@ -8,10 +8,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -136,7 +133,7 @@ class Rig:
 
     # -- the cluster ---------------------------------------------------------------------------------------
 
-    def heartbeat(self) -> ConsumerGroupHeartbeatRequest:
+    def heartbeat(self) -> consumer.ConsumerGroupHeartbeatRequest:
         """The heartbeat in flight."""
         return self.one(SendHeartbeat).request
 
@@ -148,10 +145,10 @@ class Rig:
         error: ErrorCode = ErrorCode.NONE,
         action: SendHeartbeat | None = None,
         interval_ms: int = INTERVAL_MS,
-    ) -> ConsumerGroupHeartbeatRequest:
+    ) -> consumer.ConsumerGroupHeartbeatRequest:
         """Answer the heartbeat in flight; without an epoch it stays as it is."""
         action = action or self.one(SendHeartbeat)
-        response = ConsumerGroupHeartbeatResponse(
+        response = consumer.ConsumerGroupHeartbeatResponse(
             error_code=error,
             member_id="member",
             member_epoch=self.member.member_epoch if epoch is None else epoch,

@@ -5,14 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitResponse,
-    OffsetFetchResponse,
-)
 from fencepost.member.base.actions import (
     CallbackKind,
     CommitFinished,
@@ -60,8 +56,8 @@ def consuming(assigned=None) -> Script:
     script(member.topic_names_found(script.last(ResolveTopicNames).token, {X: "x"}, 0))
     script(member.callback_finished(script.last(RunCallback).token, None, 0))
     owned = [TopicPartition("x", number) for number in assigned[X]]
-    nothing = dict.fromkeys(owned, OffsetAndMetadata(offset=0))
-    found = OffsetFetchResponse(group_id="g", offsets=nothing)
+    nothing = dict.fromkeys(owned, offsets.OffsetAndMetadata(offset=0))
+    found = offsets.OffsetFetchResponse(group_id="g", offsets=nothing)
     script(member.offsets_fetched(script.last(FetchOffsets).token, found, 0))
     assert member.positions.fetchable() == dict.fromkeys(owned, 0)
     script(member.poll_end(dict.fromkeys(owned, 10), 10))
@@ -92,7 +88,7 @@ def commits_at_once_and_releases(let_go: Callable[[Script], None]) -> None:
     let_go(script)
     last = script.last(SendCommit)
     assert last.request.offsets[X0].offset == 20
-    answer = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
+    answer = offsets.OffsetCommitResponse(errors={X0: ErrorCode.NONE})
     script(member.commit_answered(before.token, answer, 7_000))
     assert script.last(RunCallback).kind is CallbackKind.ASSIGNED
     script(member.commit_answered(last.token, answer, 8_000))
@@ -154,7 +150,7 @@ def test_a_partition_that_a_newer_target_takes_back_is_not_taken_any_more():
     member = script.member
     fail_heartbeat(script, 11_000)
     script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({X: (0,)}), 14_000))
-    accepted = OffsetCommitResponse(errors={X0: ErrorCode.NONE})
+    accepted = offsets.OffsetCommitResponse(errors={X0: ErrorCode.NONE})
     for _ in range(2):  # the one of the interval, then the one before the release
         script(member.commit_answered(script.last(SendCommit).token, accepted, 14_010))
     assert [c.partitions for c in script.actions if isinstance(c, RunCallback)] == [(X0,)]
@@ -192,7 +188,7 @@ def test_a_commit_for_a_topic_that_is_not_owned_has_names_only():
     script = consuming()
     other = TopicPartition("other", 0)
     _, actions = script.member.commit(
-        {X0: OffsetAndMetadata(offset=3), other: OffsetAndMetadata(offset=4)}, 50
+        {X0: offsets.OffsetAndMetadata(offset=3), other: offsets.OffsetAndMetadata(offset=4)}, 50
     )
     script(actions)
     request = script.last(SendCommit).request

@@ -9,10 +9,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.base.actions import (
-    RunCallback,
-    SendCommit,
-)
+from fencepost.member.base import actions
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.consumer.actions import SendHeartbeat
 
@@ -28,7 +25,7 @@ def test_unsubscribe_revokes_everything_then_leaves(rig: MakeRig) -> None:
     moved = len(r.moves)
     r.unsubscribe()
     assert r.state == "PREPARE_LEAVING"
-    assert r.pending(SendCommit) == []
+    assert r.pending(actions.SendCommit) == []
     assert r.fetchable() == {}
     revoked = r.callback()
     assert (revoked.kind, revoked.partitions) == ("revoked", (FOO_0, FOO_1))
@@ -85,7 +82,7 @@ def test_unsubscribe_before_the_first_answer_leaves_without_waiting_for_it(rig: 
     r.unsubscribe()
     join, leave = r.pending(SendHeartbeat)
     assert (join.request.member_epoch, leave.request.member_epoch) == (0, -1)
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
     assert r.state == "UNSUBSCRIBED"
 
 
@@ -113,7 +110,7 @@ def test_unsubscribe_during_a_pass_waits_for_its_callback_and_abandons_the_rest(
     r.answer(2, {FOO: (1,)})
     r.unsubscribe()
     assert r.callback().partitions == (FOO_0,)
-    assert r.pending(RunCallback) == [], "nothing is assigned any more, and nothing is left to revoke"
+    assert r.pending(actions.RunCallback) == [], "nothing is assigned any more, and nothing is left to revoke"
     assert r.heartbeat().member_epoch == -1
 
 
@@ -173,7 +170,7 @@ def test_a_fatal_error_while_on_revoked_runs_ends_the_leaving(rig: MakeRig) -> N
     assert r.state == "FATAL"
     assert r.leaves_finished() == 0
     assert r.callback().kind == "revoked"
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
     assert r.leaves_finished() == 1
 
 
@@ -197,7 +194,7 @@ def test_a_late_answer_does_not_reach_the_member_that_left(rig: MakeRig) -> None
     r.answer(9, {FOO: (1,)}, action=keepalive)
     assert r.state == "UNSUBSCRIBED"
     assert r.member.member_epoch == 0
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
 
 
 def test_subscribing_again_joins_with_the_next_poll(rig: MakeRig) -> None:

@@ -10,14 +10,7 @@ import pytest
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.member.base.actions import (
-    LOST,
-    REVOKED,
-    CommitFinished,
-    Outbox,
-    RaiseToApplication,
-    WakeApplication,
-)
+from fencepost.member.base import actions
 from fencepost.member.base.application import Polls, RebalanceCallbacks
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.config import ConsumerConfig
@@ -38,13 +31,13 @@ def backoff() -> Backoff:
 
 
 def test_the_outbox_hands_out_a_step_once_and_wakes_last() -> None:
-    out = Outbox()
+    out = actions.Outbox()
     out.raise_to_application(ValueError("why"))
     out.put(None)
-    out.put(CommitFinished(1, ErrorCode.NONE))
+    out.put(actions.CommitFinished(1, ErrorCode.NONE))
     first, second, third = out.take()
-    assert isinstance(first, RaiseToApplication)
-    assert (second, third) == (CommitFinished(1, ErrorCode.NONE), WakeApplication())
+    assert isinstance(first, actions.RaiseToApplication)
+    assert (second, third) == (actions.CommitFinished(1, ErrorCode.NONE), actions.WakeApplication())
     assert out.take() == ()
 
 
@@ -71,7 +64,7 @@ def test_the_next_poll_ends_the_wait_for_it() -> None:
 def test_a_callback_ends_once_and_under_its_own_token() -> None:
     callbacks = RebalanceCallbacks()
     assert callbacks.ended(3) is None
-    callbacks.running = callback = ClassicCallback(3, REVOKED, (), releases=False)
+    callbacks.running = callback = ClassicCallback(3, actions.REVOKED, (), releases=False)
     assert callbacks.ended(2) is None
     assert callbacks.ended(3) is callback
     assert callbacks.ended(3) is None
@@ -79,8 +72,8 @@ def test_a_callback_ends_once_and_under_its_own_token() -> None:
 
 def test_a_release_is_taken_once() -> None:
     callbacks = RebalanceCallbacks()
-    callbacks.release = LOST
-    assert [callbacks.take_release(), callbacks.take_release()] == [LOST, None]
+    callbacks.release = actions.LOST
+    assert [callbacks.take_release(), callbacks.take_release()] == [actions.LOST, None]
 
 
 # -- closing and the leave -------------------------------------------------------------------------------

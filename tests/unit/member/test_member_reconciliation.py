@@ -9,12 +9,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.base.actions import (
-    FetchOffsets,
-    ResolveTopicNames,
-    RunCallback,
-    SendCommit,
-)
+from fencepost.member.base import actions
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.consumer.actions import SendHeartbeat
 
@@ -24,7 +19,7 @@ FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicP
 
 
 def callbacks(r: Any) -> list[tuple[str, tuple[TopicPartition, ...]]]:
-    return [(str(a.kind), a.partitions) for a in r.log if isinstance(a, RunCallback)]
+    return [(str(a.kind), a.partitions) for a in r.log if isinstance(a, actions.RunCallback)]
 
 
 def give(r: Any, assignment: Any, epoch: int = 2) -> None:
@@ -101,10 +96,10 @@ def test_nothing_is_fetchable_before_on_assigned_ended_and_its_position_is_known
     r.join("foo")
     r.answer(2, {FOO: (0,)})
     assert r.fetchable() == {}
-    assert r.pending(FetchOffsets) == []
+    assert r.pending(actions.FetchOffsets) == []
     r.callback()
     assert r.fetchable() == {}
-    r.fetched(r.one(FetchOffsets), {FOO_0: 42})
+    r.fetched(r.one(actions.FetchOffsets), {FOO_0: 42})
     assert r.fetchable() == {FOO_0: 42}
 
 
@@ -114,11 +109,11 @@ def test_what_is_revoked_is_not_fetchable_from_before_the_commit_on(rig: MakeRig
     r.poll_end({FOO_0: 5, FOO_1: 7})
     r.poll_begin()
     give(r, {FOO: (0,)})
-    assert r.pending(SendCommit)
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.SendCommit)
+    assert r.pending(actions.RunCallback) == []
     assert r.fetchable() == {FOO_0: 5}
     r.committed()
-    assert r.pending(RunCallback)
+    assert r.pending(actions.RunCallback)
     assert r.fetchable() == {FOO_0: 5}
 
 
@@ -132,7 +127,7 @@ def test_a_partition_that_comes_back_asks_for_its_position_again(rig: MakeRig) -
     r.auto_offsets = False
     give(r, {FOO: (0, 1)}, epoch=4)
     r.callback()
-    assert r.one(FetchOffsets).request.partitions == (FOO_1,)
+    assert r.one(actions.FetchOffsets).request.partitions == (FOO_1,)
     assert FOO_1 not in r.fetchable()
 
 
@@ -144,10 +139,10 @@ def test_a_revocation_waits_for_the_next_poll(rig: MakeRig) -> None:
     r.stable({FOO: (0, 1)})
     r.poll_end()
     give(r, {FOO: (0,)})
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
     assert r.state == "RECONCILING"
     r.poll_begin()
-    assert r.one(RunCallback).kind == "revoked"
+    assert r.one(actions.RunCallback).kind == "revoked"
 
 
 def test_an_addition_runs_any_time_without_auto_commit(rig: MakeRig) -> None:
@@ -155,7 +150,7 @@ def test_an_addition_runs_any_time_without_auto_commit(rig: MakeRig) -> None:
     r.stable({FOO: (0,)})
     r.poll_end()
     give(r, {FOO: (0, 1)})
-    assert r.one(RunCallback).partitions == (FOO_1,)
+    assert r.one(actions.RunCallback).partitions == (FOO_1,)
 
 
 def test_the_first_addition_waits_for_no_poll_with_auto_commit(rig: MakeRig) -> None:
@@ -171,9 +166,9 @@ def test_an_addition_waits_for_the_next_poll_with_auto_commit(rig: MakeRig) -> N
     r.stable({FOO: (0,)})
     r.poll_end()
     give(r, {FOO: (0, 1)})
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
     r.poll_begin()
-    assert r.one(RunCallback).partitions == (FOO_1,)
+    assert r.one(actions.RunCallback).partitions == (FOO_1,)
 
 
 # -- the commit before a revocation ----------------------------------------------------------------------
@@ -188,7 +183,7 @@ def test_processed_positions_are_committed_before_a_revocation(rig: MakeRig) -> 
     request = r.committed().request
     assert request.member_epoch == 3
     assert {partition: each.offset for partition, each in request.offsets.items()} == {FOO_0: 5, FOO_1: 7}
-    assert r.one(RunCallback).kind == "revoked"
+    assert r.one(actions.RunCallback).kind == "revoked"
 
 
 @pytest.mark.parametrize(
@@ -207,7 +202,7 @@ def test_the_commit_is_tried_again_with_the_newest_epoch(rig: MakeRig, code: Err
     r.poll_begin()
     give(r, {FOO: (0,)}, epoch=3)
     r.committed(code)
-    assert r.pending(SendCommit) == []
+    assert r.pending(actions.SendCommit) == []
     assert r.member.member_epoch == 3
     if code is ErrorCode.STALE_MEMBER_EPOCH:
         r.advance(5_000)
@@ -218,7 +213,7 @@ def test_the_commit_is_tried_again_with_the_newest_epoch(rig: MakeRig, code: Err
     else:
         r.advance(120)
         r.committed()
-    assert r.one(RunCallback).kind == "revoked"
+    assert r.one(actions.RunCallback).kind == "revoked"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +227,7 @@ def test_a_commit_that_fails_does_not_stop_the_revocation(rig: MakeRig, code: Er
     r.poll_begin()
     give(r, {FOO: (0,)})
     r.committed(code)
-    assert r.one(RunCallback).kind == "revoked"
+    assert r.one(actions.RunCallback).kind == "revoked"
 
 
 def test_the_commit_is_given_up_after_the_rebalance_time_out(rig: MakeRig) -> None:
@@ -242,8 +237,8 @@ def test_the_commit_is_given_up_after_the_rebalance_time_out(rig: MakeRig) -> No
     r.poll_begin()
     give(r, {FOO: (0,)})
     began = r.now
-    while r.pending(SendCommit) or not r.pending(RunCallback):
-        if r.pending(SendCommit):
+    while r.pending(actions.SendCommit) or not r.pending(actions.RunCallback):
+        if r.pending(actions.SendCommit):
             r.committed(ErrorCode.STALE_MEMBER_EPOCH)
         r.advance(50)
     assert 3_000 <= r.now - began <= 3_100
@@ -309,7 +304,7 @@ def test_an_owned_target_that_arrives_before_the_acknowledgement_is_covered_by_i
     r.auto_names = False
     r.join("foo", "bar")
     r.answer(2, {FOO: (0,), BAR: (0,)})
-    r.names(r.one(ResolveTopicNames), {FOO: "foo"})
+    r.names(r.one(actions.ResolveTopicNames), {FOO: "foo"})
     r.advance(5_000)
     r.callback()
     assert r.state == "ACKNOWLEDGING"
@@ -328,13 +323,13 @@ def test_what_has_a_name_is_reconciled_and_the_rest_follows(rig: MakeRig) -> Non
     r.auto_names = False
     r.join("foo", "bar")
     r.answer(2, {FOO: (0,), BAR: (0,)})
-    r.names(r.one(ResolveTopicNames), {FOO: "foo"})
+    r.names(r.one(actions.ResolveTopicNames), {FOO: "foo"})
     assert r.callback().partitions == (FOO_0,)
     assert r.answer(2).topic_partitions == {FOO: (0,), BAR: (0,)}, "what is left out would count as released"
     assert r.state == "RECONCILING"
-    assert r.pending(ResolveTopicNames) == []
+    assert r.pending(actions.ResolveTopicNames) == []
     r.advance(120)
-    r.names(r.one(ResolveTopicNames), {BAR: "bar"})
+    r.names(r.one(actions.ResolveTopicNames), {BAR: "bar"})
     assert r.callback().partitions == (BAR_0,)
     assert r.heartbeat().topic_partitions is None, "listed already"
     assert r.state == "STABLE"
@@ -345,12 +340,12 @@ def test_a_target_without_any_name_is_acknowledged_once(rig: MakeRig) -> None:
     r.auto_names = False
     r.join("foo")
     r.answer(2, {FOO: (0,)})
-    r.names(r.one(ResolveTopicNames), {})
+    r.names(r.one(actions.ResolveTopicNames), {})
     assert r.answer(2).topic_partitions == {FOO: (0,)}
     sent = 1
     for _ in range(20):
         r.advance(1_000)
-        for action in r.pending(ResolveTopicNames):
+        for action in r.pending(actions.ResolveTopicNames):
             r.names(action, {})
         for heartbeat in r.pending(SendHeartbeat):
             sent += heartbeat.request.topic_partitions is not None
@@ -366,7 +361,7 @@ def test_lookups_of_names_back_off(rig: MakeRig) -> None:
     r.answer(2, {FOO: (0,)})
     asked = 0
     for _ in range(10_000 // 50):
-        for action in r.pending(ResolveTopicNames):
+        for action in r.pending(actions.ResolveTopicNames):
             asked += 1
             r.names(action, {})
         r.advance(50)
@@ -378,11 +373,11 @@ def test_a_lookup_of_names_that_fails_is_tried_again(rig: MakeRig) -> None:
     r.auto_names = False
     r.join("foo")
     r.answer(2, {FOO: (0,)})
-    r.fail(ResolveTopicNames)
-    assert r.pending(ResolveTopicNames) == []
+    r.fail(actions.ResolveTopicNames)
+    assert r.pending(actions.ResolveTopicNames) == []
     r.advance(120)
-    r.names(r.one(ResolveTopicNames), {FOO: "foo"})
-    assert r.one(RunCallback).partitions == (FOO_0,)
+    r.names(r.one(actions.ResolveTopicNames), {FOO: "foo"})
+    assert r.one(actions.RunCallback).partitions == (FOO_0,)
 
 
 # -- callbacks that raise --------------------------------------------------------------------------------
@@ -402,7 +397,7 @@ def test_on_assigned_that_raises_is_called_again_by_the_next_poll(rig: MakeRig) 
     assert r.answer().topic_partitions is None
     r.poll_end()
     r.advance(5_000)
-    assert r.pending(RunCallback) == []
+    assert r.pending(actions.RunCallback) == []
     r.poll_begin()
     assert r.callback().partitions == (FOO_0,)
     assert r.state == "ACKNOWLEDGING"

@@ -7,18 +7,10 @@ from collections.abc import Iterable
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, records
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupCurrentMemberAssignmentValue,
-    Record,
-)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.claims import OneClaimant
@@ -170,7 +162,7 @@ def test_a_group_is_settled_at_one_epoch_with_nothing_shared():
 
 
 def test_heartbeats_are_rows_where_members_are_answered():
-    join = ConsumerGroupHeartbeatRequest(
+    join = consumer.ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="id",
         member_epoch=0,
@@ -178,7 +170,7 @@ def test_heartbeats_are_rows_where_members_are_answered():
         subscribed_topic_names=("orders",),
         topic_partitions=NO_PARTITIONS,
     )
-    answer = ConsumerGroupHeartbeatResponse(
+    answer = consumer.ConsumerGroupHeartbeatResponse(
         member_id="id", member_epoch=2, heartbeat_interval_ms=100, assignment={"T": (0, 1)}
     )
     rows = []
@@ -215,8 +207,10 @@ def test_nothing_is_told_of_what_comes_after_the_end():
 @pytest.mark.parametrize(("comes_back", "expected"), [(True, set()), (False, {"one-claimant"})])
 def test_a_topic_of_the_same_name_is_another_topic_to_claim(comes_back: bool, expected: set[str]):
     def stored(member_id: str) -> tuple[int, str, Happening]:
-        value = ConsumerGroupCurrentMemberAssignmentValue(1, 0, 0)
-        record = Record(ConsumerGroupCurrentMemberAssignmentKey("orders-service", member_id), value)
+        value = records.ConsumerGroupCurrentMemberAssignmentValue(1, 0, 0)
+        record = records.Record(
+            records.ConsumerGroupCurrentMemberAssignmentKey("orders-service", member_id), value
+        )
         step = RecordsObserved(group_id="orders-service", cause="")
         return (1, "", MemberEvent("on_coordinator_step", ("broker-1", step, Outcome(records=(record,)))))
 

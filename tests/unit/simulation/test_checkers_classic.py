@@ -11,20 +11,7 @@ import pytest
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
@@ -49,17 +36,19 @@ E = ErrorCode
 
 
 def said(topics=("t",), owned=None):
-    return write_subscription(ConsumerProtocolSubscription(topics=topics, owned=owned or {}))
+    return consumer_protocol.write_subscription(
+        consumer_protocol.ConsumerProtocolSubscription(topics=topics, owned=owned or {})
+    )
 
 
 def given(**topics):
-    return write_assignment(ConsumerProtocolAssignment(partitions=topics))
+    return consumer_protocol.write_assignment(consumer_protocol.ConsumerProtocolAssignment(partitions=topics))
 
 
 def group(state=ClassicGroupState.STABLE, generation=3):
     made = ClassicGroup("g", 0)
     for name, instance in (("a", None), ("b", "i")):
-        protocols = (JoinGroupProtocol("range", said()),)
+        protocols = (classic.JoinGroupProtocol("range", said()),)
         made.add(
             ClassicGroupMember(
                 name,
@@ -77,11 +66,13 @@ def group(state=ClassicGroupState.STABLE, generation=3):
 
 
 def beat(member_id="a", generation=3, instance=None):
-    return HeartbeatRequest(group_id="g", generation=generation, member_id=member_id, instance_id=instance)
+    return classic.HeartbeatRequest(
+        group_id="g", generation=generation, member_id=member_id, instance_id=instance
+    )
 
 
 def sync(generation):
-    return SyncGroupRequest(group_id="g", generation=generation, member_id="a")
+    return classic.SyncGroupRequest(group_id="g", generation=generation, member_id="a")
 
 
 def commit(member_id, generation):
@@ -99,12 +90,12 @@ def commit(member_id, generation):
         (beat("b", instance="i"), "Stable", E.NONE),
         (beat(), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
         (
-            SyncGroupRequest(group_id="g", generation=3, member_id="a"),
+            classic.SyncGroupRequest(group_id="g", generation=3, member_id="a"),
             "PreparingRebalance",
             E.REBALANCE_IN_PROGRESS,
         ),
         (
-            SyncGroupRequest(group_id="g", generation=2, member_id="a"),
+            classic.SyncGroupRequest(group_id="g", generation=2, member_id="a"),
             "CompletingRebalance",
             E.ILLEGAL_GENERATION,
         ),
@@ -173,8 +164,8 @@ def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, mes
 
 
 def claims(generation: int, *numbers: int) -> bytes:
-    return write_subscription(
-        ConsumerProtocolSubscription(
+    return consumer_protocol.write_subscription(
+        consumer_protocol.ConsumerProtocolSubscription(
             topics=("t",), user_data=write_previous({"t": numbers}), generation=generation
         )
     )
@@ -203,10 +194,10 @@ def test_what_a_client_leaves_out_of_its_subscription_is_not_judged():
 
 
 def join(name="range", owned=None):
-    return JoinGroupRequest(
+    return classic.JoinGroupRequest(
         group_id="g",
         protocol_type="consumer",
-        protocols=(JoinGroupProtocol(name, said(owned=owned)),),
+        protocols=(classic.JoinGroupProtocol(name, said(owned=owned)),),
         session_timeout_ms=1,
         rebalance_timeout_ms=1,
     )
@@ -248,7 +239,7 @@ def in_generation(generation: int) -> ClassicSender:
     member = sender()
     asked = join()
     assert names(member.sends(asked, 0)) == []
-    member.receives(asked, JoinGroupResponse(generation=generation, member_id="a"), 0)
+    member.receives(asked, classic.JoinGroupResponse(generation=generation, member_id="a"), 0)
     member.moved(S.COMPLETING_REBALANCE, 0)
     return member
 
@@ -258,7 +249,7 @@ def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
     assert names(member.sends(sync(2), 0)) == ["epoch-as-answered"]
     first = beat()
     assert names(member.sends(first, 3_000_000)) == []
-    member.receives(first, HeartbeatResponse(), 3_000_000)
+    member.receives(first, classic.HeartbeatResponse(), 3_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["heartbeats-go-on"]
 
 
@@ -267,7 +258,7 @@ def test_a_member_joins_under_its_id_until_the_coordinator_does_not_know_it():
         member = in_generation(3)
         asked = beat()
         assert names(member.sends(asked, 0)) == []
-        member.receives(asked, HeartbeatResponse(error_code=code), 0)
+        member.receives(asked, classic.HeartbeatResponse(error_code=code), 0)
         member.moved(S.FENCED, 0)
         member.moved(S.UNJOINED, 0)
         return names(member.sends(msgspec.structs.replace(join(), member_id=member_id), 0))
@@ -282,7 +273,7 @@ def test_a_new_member_joins_under_the_id_that_it_was_given():
     member = sender()
     asked = join()
     assert names(member.sends(asked, 0)) == []
-    required = JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
+    required = classic.JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
     member.receives(asked, required, 0)
     member.moved(S.UNJOINED, 0)
     again = join()
@@ -298,7 +289,7 @@ def happened(member: ClassicSender, what: str) -> None:
     if what in ("rebalance", "nothing"):
         assert names(member.sends(asked, 0)) == []
         code = E.REBALANCE_IN_PROGRESS if what == "rebalance" else E.NONE
-        member.receives(asked, HeartbeatResponse(error_code=code), 0)
+        member.receives(asked, classic.HeartbeatResponse(error_code=code), 0)
     elif what == "revoked":
         member.callback("revoked", "end", [])
 
@@ -312,10 +303,10 @@ def test_a_member_joins_again_for_a_reason(what):
         member.moved(S.UNJOINED, 0)
         member.rejoins()
         assert names(member.sends(asked, 0)) == []
-        member.receives(asked, JoinGroupResponse(generation=4, member_id="a"), 0)
+        member.receives(asked, classic.JoinGroupResponse(generation=4, member_id="a"), 0)
         member.moved(S.COMPLETING_REBALANCE, 0)
     if what == "subscribed":
-        protocol = JoinGroupProtocol("range", said(topics=("t", "u")))
+        protocol = classic.JoinGroupProtocol("range", said(topics=("t", "u")))
         asked = msgspec.structs.replace(asked, protocols=(protocol,))
     member.moved(S.STABLE, 0)
     member.moved(S.UNJOINED, 0)
@@ -330,7 +321,7 @@ def test_a_member_may_join_again_after_topics_have_changed(changes):
     checker.on_member_state("m", ClassicMemberEvent.SUBSCRIBED, S.UNSUBSCRIBED, S.UNJOINED, 0)
     first = join()
     checker.on_member_request("m", first, 0)
-    checker.on_member_response("m", first, JoinGroupResponse(generation=1, member_id="a"), 0)
+    checker.on_member_response("m", first, classic.JoinGroupResponse(generation=1, member_id="a"), 0)
     if changes:
         checker.on_topic("t", "grown", 4, 0)
     checker.on_member_state("m", ClassicMemberEvent.REJOIN, S.STABLE, S.UNJOINED, 0)
@@ -343,7 +334,7 @@ def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_cloc
     asked = beat()
     assert names(member.sends(asked, 3_000_000)) == []
     assert names(member.search(30_000_000, 3_000_500)) == []
-    member.receives(asked, HeartbeatResponse(), 3_001_000)
+    member.receives(asked, classic.HeartbeatResponse(), 3_001_000)
     assert names(member.sends(beat(), 30_000_000)) == []
     member.moved(S.FENCED, 9_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["one-in-flight", "epoch-as-answered"]
@@ -376,8 +367,8 @@ def test_partitions_may_be_nobody_s_that_came_while_a_static_leader_was_away(siz
     checker = Liveness(lambda host: False)
     checker.attach(cast("WorldView", world), lambda invariant, message, rule="": found.append(invariant))
     checker.on_faults_end(0)
-    back = JoinGroupResponse(generation=generation, skip_assignment=True)
-    join = JoinGroupRequest(
+    back = classic.JoinGroupResponse(generation=generation, skip_assignment=True)
+    join = classic.JoinGroupRequest(
         group_id="g", protocol_type="consumer", protocols=(), session_timeout_ms=1, rebalance_timeout_ms=1
     )
     checker.on_coordinator_step("b", join, Outcome(effects=(ParkedResponse(token=1, response=back),)), 1)

@@ -12,14 +12,7 @@ import pytest
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.migration import downgrade
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    JoinGroupProtocol,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -27,12 +20,6 @@ from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsResponse,
     LeaveGroupBatchRequest,
     LeaveGroupRequest,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -51,7 +38,7 @@ from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
 
 E = ErrorCode
-SAID = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
+SAID = consumer_protocol.write_subscription(consumer_protocol.ConsumerProtocolSubscription(topics=("x",)))
 Tamper = Callable[[Outcome], Outcome]
 
 
@@ -60,7 +47,9 @@ def same(outcome: Outcome) -> Outcome:
 
 
 def given(*numbers: int) -> bytes:
-    return write_assignment(ConsumerProtocolAssignment(partitions={"x": numbers} if numbers else {}))
+    return consumer_protocol.write_assignment(
+        consumer_protocol.ConsumerProtocolAssignment(partitions={"x": numbers} if numbers else {})
+    )
 
 
 class Scene:
@@ -111,10 +100,10 @@ class Scene:
         **fields: Any,
     ) -> Outcome:
         self.tokens += 1
-        request = JoinGroupRequest(
+        request = classic.JoinGroupRequest(
             group_id="g",
             protocol_type="consumer",
-            protocols=tuple(JoinGroupProtocol(name, SAID) for name in protocols),
+            protocols=tuple(classic.JoinGroupProtocol(name, SAID) for name in protocols),
             member_id=member_id,
             session_timeout_ms=fields.pop("session_ms", 10_000),
             rebalance_timeout_ms=fields.pop("rebalance_ms", 6_000),
@@ -128,7 +117,7 @@ class Scene:
     def sync(self, member_id: str, tamper: Tamper = same, generation: int = 1, **given_to: bytes) -> Outcome:
         self.tokens += 1
         return self.step(
-            SyncGroupRequest(
+            classic.SyncGroupRequest(
                 group_id="g",
                 generation=generation,
                 member_id=member_id,
@@ -139,7 +128,7 @@ class Scene:
         )
 
     def beat(self, member_id: str, generation: int = 1, tamper: Tamper = same) -> Outcome:
-        request = HeartbeatRequest(group_id="g", generation=generation, member_id=member_id)
+        request = classic.HeartbeatRequest(group_id="g", generation=generation, member_id=member_id)
         return self.step(request, tamper)
 
     def leave(self, *members: str, tamper: Tamper = same) -> Outcome:
@@ -271,7 +260,7 @@ def test_what_cannot_be_written_did_not_happen(scene: Scene) -> None:
 
 def test_a_round_that_ends_before_all_have_joined(pair: Scene) -> None:
     def too_soon(outcome: Outcome) -> Outcome:
-        told = JoinGroupResponse(generation=2, member_id="c-1", leader="c-1")
+        told = classic.JoinGroupResponse(generation=2, member_id="c-1", leader="c-1")
         return msgspec.structs.replace(outcome, reply=told)
 
     pair.join(number=3)
@@ -318,7 +307,7 @@ def test_first_members_gather_for_as_long_as_more_come() -> None:
 
 
 def _told(token: int, member_id: str) -> ParkedResponse:
-    return ParkedResponse(token=token, response=JoinGroupResponse(generation=1, member_id=member_id))
+    return ParkedResponse(token=token, response=classic.JoinGroupResponse(generation=1, member_id=member_id))
 
 
 # -- classic-joined -----------------------------------------------------------------------------------------
@@ -456,7 +445,7 @@ def test_a_session_that_a_member_does_not_renew(pair: Scene, commits: bool) -> N
 
     offsets = {TopicPartition("x", 0): OffsetAndMetadata(offset=1)}
     commit = OffsetCommitRequest(group_id="g", member_id="c-1", member_epoch=1, offsets=offsets)
-    beat = HeartbeatRequest(group_id="g", generation=1, member_id="c-1")
+    beat = classic.HeartbeatRequest(group_id="g", generation=1, member_id="c-1")
     pair.step(commit)
     pair.step(beat)
     assert pair.found == []
@@ -561,5 +550,7 @@ def test_a_classic_member_of_a_consumer_group_gets_what_is_assigned_to_it(pair: 
     pair.beat("c-1")
     pair.join("c-1")
     generation = pair.live.groups["g"].members["c-1"].member_epoch
-    pair.sync("c-1", lambda _: Outcome(reply=SyncGroupResponse(assignment=given(3))), generation=generation)
+    pair.sync(
+        "c-1", lambda _: Outcome(reply=classic.SyncGroupResponse(assignment=given(3))), generation=generation
+    )
     assert pair.found == ["classic-synced"]

@@ -9,27 +9,20 @@ import pytest
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    StreamsGroupHeartbeatRequest,
-    Subtopology,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.clients import Clients
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 E = ErrorCode
 LOG = "app-store-changelog"
-STORE = TopicInfo(name=LOG)
-TOPOLOGY = Topology(0, (Subtopology("0", ("x",), state_changelog_topics=(STORE,)),))
+STORE = streams.TopicInfo(name=LOG)
+TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("x",), state_changelog_topics=(STORE,)),))
 CONFIG = GroupCoordinatorConfig(group_streams_initial_rebalance_delay_ms=0)
 
 
@@ -136,7 +129,7 @@ class Thread:
         """At its stored epoch, unless the test has another; nothing listed, or `owned`."""
         if owned is not None:
             fields |= {"active_tasks": owned.active, "standby_tasks": owned.standby, "warmup_tasks": {}}
-        request = StreamsGroupHeartbeatRequest(
+        request = streams.StreamsGroupHeartbeatRequest(
             group_id="app",
             member_id=self.member_id,
             member_epoch=self.stored.member_epoch if epoch is None else epoch,
@@ -148,7 +141,7 @@ class Thread:
 
     def join(self, told=None):
         fields = {"rebalance_timeout_ms": 60_000, "topology": TOPOLOGY, "process_id": self.member_id}
-        return self.heartbeat(0, NO_TASKS, told, **fields)
+        return self.heartbeat(0, streams.NO_TASKS, told, **fields)
 
     def confirm(self):
         """It owns what it was given."""
@@ -362,17 +355,17 @@ def thread(scene):
     made = Thread(scene, "one")
     made.join()
     made.confirm()
-    assert made.stored.assigned == Tasks(active={"0": (0, 1, 2, 3)})
+    assert made.stored.assigned == streams.Tasks(active={"0": (0, 1, 2, 3)})
     return made
 
 
 @pytest.mark.parametrize(
     ("owned", "message"),
     [
-        (Tasks(active={"0": (0, 1)}), None),
-        (NO_TASKS, None),
-        (Tasks(active={"0": (1, 2, 3)}, standby={"0": (0,)}), "{standby 0: 0}"),
-        (Tasks(standby={"0": (2, 3)}), "{standby 0: 2 3}"),
+        (streams.Tasks(active={"0": (0, 1)}), None),
+        (streams.NO_TASKS, None),
+        (streams.Tasks(active={"0": (1, 2, 3)}, standby={"0": (0,)}), "{standby 0: 0}"),
+        (streams.Tasks(standby={"0": (2, 3)}), "{standby 0: 2 3}"),
     ],
 )
 def test_a_task_in_another_role_is_another_one(scene, thread, owned, message):
@@ -393,7 +386,7 @@ def test_a_standby_task_is_owned_once_it_was_given(scene):
     assert one.stored.assigned.active
     assert one.stored.assigned.standby
     assert scene.found == []
-    swapped = Tasks(active=one.stored.assigned.standby, standby=one.stored.assigned.active)
+    swapped = streams.Tasks(active=one.stored.assigned.standby, standby=one.stored.assigned.active)
     one.heartbeat(owned=swapped)
     assert scene.found == ["owned-honest"]
 

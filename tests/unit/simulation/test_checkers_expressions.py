@@ -6,10 +6,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.consumer import regular_expressions
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.outcome import Outcome, ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.records import ConsumerGroupRegularExpressionValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
@@ -24,7 +21,7 @@ class Group(Judged):
 
     def subscribe(self, expression="x|y"):
         """A joins, or changes its expression: the effects."""
-        request = ConsumerGroupHeartbeatRequest(
+        request = consumer.ConsumerGroupHeartbeatRequest(
             group_id="g",
             member_id="A",
             member_epoch=0,
@@ -48,7 +45,7 @@ class Group(Judged):
 
     def beat(self, tamper=lambda effects: effects):
         member = self.live.groups["g"].members["A"]
-        request = ConsumerGroupHeartbeatRequest(
+        request = consumer.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="A", member_epoch=member.member_epoch, api_version=1
         )
         return self.looked(request, tamper)
@@ -56,10 +53,10 @@ class Group(Judged):
     def silent(self):
         """A heartbeat that is answered, and leads to nothing."""
         member = self.live.groups["g"].members["A"]
-        request = ConsumerGroupHeartbeatRequest(
+        request = consumer.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="A", member_epoch=member.member_epoch, api_version=1
         )
-        reply = ConsumerGroupHeartbeatResponse(
+        reply = consumer.ConsumerGroupHeartbeatResponse(
             member_id="A", member_epoch=member.member_epoch, heartbeat_interval_ms=5_000
         )
         self.take(request, Outcome(reply=reply))

@@ -10,41 +10,29 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Event, TopicsChanged
-from fencepost.coordinator.protocol.streams import (
-    NO_TASK_IDS,
-    NO_TASKS,
-    DescribedStreamsGroup,
-    DescribedSubtopology,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    Subtopology,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.streams.described import descriptions
 
 TOPICS = TopicsImage.of(Topic(topic_id=name, name=name, partitions=2) for name in ("orders", "store"))
-TOPOLOGY = Topology(0, (Subtopology("0", ("orders",), (), (TopicInfo("store"),)),))
-ASKED = StreamsGroupDescribeRequest(group_ids=("g", "none", ""))
+TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("orders",), (), (streams.TopicInfo("store"),)),))
+ASKED = streams.StreamsGroupDescribeRequest(group_ids=("g", "none", ""))
 
 
 def coordinator() -> GroupCoordinator:
     """A group with one member, which has all tasks."""
     live = GroupCoordinator(GroupCoordinatorConfig(group_streams_initial_rebalance_delay_ms=0))
-    join = StreamsGroupHeartbeatRequest(
+    join = streams.StreamsGroupHeartbeatRequest(
         group_id="g",
         member_id="a",
         member_epoch=0,
         rebalance_timeout_ms=60_000,
         topology=TOPOLOGY,
-        active_tasks=NO_TASK_IDS,
-        standby_tasks=NO_TASK_IDS,
-        warmup_tasks=NO_TASK_IDS,
+        active_tasks=streams.NO_TASK_IDS,
+        standby_tasks=streams.NO_TASK_IDS,
+        warmup_tasks=streams.NO_TASK_IDS,
         process_id="p",
     )
     step(live, TopicsChanged(image=TOPICS))
@@ -58,35 +46,37 @@ def step(live: GroupCoordinator, event: Event) -> Any:
     return outcome.reply
 
 
-def found(change: Callable[[DescribedStreamsGroup], DescribedStreamsGroup], index: int = 0) -> list[str]:
+def found(
+    change: Callable[[streams.DescribedStreamsGroup], streams.DescribedStreamsGroup], index: int = 0
+) -> list[str]:
     """What is reported of a description that differs in this."""
     live = coordinator()
     reply = step(live, ASKED)
     groups = list(reply.groups)
     groups[index] = change(groups[index])
-    told = StreamsGroupDescribeResponse(groups=tuple(groups))
+    told = streams.StreamsGroupDescribeResponse(groups=tuple(groups))
     return [invariant for invariant, _ in descriptions(live.streams.groups, TOPICS, ASKED, told)]
 
 
-def group(**changes: Any) -> Callable[[DescribedStreamsGroup], DescribedStreamsGroup]:
+def group(**changes: Any) -> Callable[[streams.DescribedStreamsGroup], streams.DescribedStreamsGroup]:
     return lambda described: msgspec.structs.replace(described, **changes)
 
 
-def member(**changes: Any) -> Callable[[DescribedStreamsGroup], DescribedStreamsGroup]:
+def member(**changes: Any) -> Callable[[streams.DescribedStreamsGroup], streams.DescribedStreamsGroup]:
     return lambda described: msgspec.structs.replace(
         described, members=(msgspec.structs.replace(described.members[0], **changes),)
     )
 
 
-def part(**changes: Any) -> Callable[[DescribedStreamsGroup], DescribedStreamsGroup]:
-    right = {"source_topics": ("orders",), "state_changelog_topics": (TopicInfo("store", 2),)}
-    return group(subtopologies=(DescribedSubtopology(subtopology_id="0", **{**right, **changes}),))
+def part(**changes: Any) -> Callable[[streams.DescribedStreamsGroup], streams.DescribedStreamsGroup]:
+    right = {"source_topics": ("orders",), "state_changelog_topics": (streams.TopicInfo("store", 2),)}
+    return group(subtopologies=(streams.DescribedSubtopology(subtopology_id="0", **{**right, **changes}),))
 
 
 def test_right_descriptions_are_in_order() -> None:
     """Internal topics have the number that was declared, none, or the one that they turned out to have."""
     assert found(lambda described: described) == []
-    assert found(part(state_changelog_topics=(TopicInfo("store", 0),))) == []
+    assert found(part(state_changelog_topics=(streams.TopicInfo("store", 0),))) == []
 
 
 @pytest.mark.parametrize(
@@ -101,26 +91,26 @@ def test_right_descriptions_are_in_order() -> None:
         (group(error_code=ErrorCode.GROUP_ID_NOT_FOUND), 0),
         (group(error_code=ErrorCode.NONE), 1),
         (group(error_code=ErrorCode.GROUP_ID_NOT_FOUND), 2),
-        (group(subtopologies=(DescribedSubtopology(subtopology_id="0"),)), 1),
+        (group(subtopologies=(streams.DescribedSubtopology(subtopology_id="0"),)), 1),
         (member(member_epoch=9), 0),
         (member(process_id="q"), 0),
         (member(client_id="another"), 0),
-        (member(assignment=NO_TASKS), 0),
-        (member(target_assignment=Tasks({"0": (0,)})), 0),
+        (member(assignment=streams.NO_TASKS), 0),
+        (member(target_assignment=streams.Tasks({"0": (0,)})), 0),
         (part(source_topics=()), 0),
         (part(repartition_sink_topics=("orders",)), 0),
         (part(state_changelog_topics=()), 0),
-        (part(state_changelog_topics=(TopicInfo("store", 3),)), 0),
+        (part(state_changelog_topics=(streams.TopicInfo("store", 3),)), 0),
     ],
 )
 def test_a_wrong_description_is_found(
-    change: Callable[[DescribedStreamsGroup], DescribedStreamsGroup], index: int
+    change: Callable[[streams.DescribedStreamsGroup], streams.DescribedStreamsGroup], index: int
 ) -> None:
     assert set(found(change, index)) == {"streams-described"}
 
 
 def test_groups_come_in_the_order_of_the_request() -> None:
     live = coordinator()
-    told = StreamsGroupDescribeResponse(groups=step(live, ASKED).groups[::-1])
+    told = streams.StreamsGroupDescribeResponse(groups=step(live, ASKED).groups[::-1])
     findings = list(descriptions(live.streams.groups, TOPICS, ASKED, told))
     assert [invariant for invariant, _ in findings] == ["streams-described"]

@@ -13,35 +13,11 @@ from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.epoch_groups import MemberContact
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, offsets, streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    Endpoint,
-    Status,
-    StatusCode,
-    StreamsGroupDescribeRequest,
-    StreamsGroupDescribeResponse,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentValue,
     StreamsGroupMemberMetadataValue,
@@ -55,7 +31,7 @@ from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, targets
 
 Tamper: TypeAlias = Callable[[Outcome], Outcome]
-TOPOLOGY = Topology(0, (Subtopology("0", ("orders",), (), (TopicInfo("store"),)),))
+TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("orders",), (), (streams.TopicInfo("store"),)),))
 TASKS = 4
 A, B, C = "a", "b", "c"
 
@@ -76,7 +52,7 @@ def replied(**changes: Any) -> Tamper:
     """The same outcome, but the reply differs in this."""
 
     def tamper(outcome: Outcome) -> Outcome:
-        assert isinstance(outcome.reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(outcome.reply, streams.StreamsGroupHeartbeatResponse)
         return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(outcome.reply, **changes))
 
     return tamper
@@ -96,7 +72,7 @@ def recorded(kind: type[Any], change: Callable[[Any], Any]) -> Tamper:
     return tamper
 
 
-def given(tasks: Tasks) -> Tamper:
+def given(tasks: streams.Tasks) -> Tamper:
     """The member is given these tasks."""
     epochs = {one: dict.fromkeys(numbers, 2) for one, numbers in tasks.active.items()}
     return recorded(
@@ -105,7 +81,7 @@ def given(tasks: Tasks) -> Tamper:
     )
 
 
-def aimed(tasks: Tasks) -> Tamper:
+def aimed(tasks: streams.Tasks) -> Tamper:
     """Each target that is written is this one."""
     return recorded(
         StreamsGroupTargetAssignmentMemberValue, lambda value: msgspec.structs.replace(value, tasks=tasks)
@@ -153,7 +129,7 @@ class Scene:
     def beat(
         self,
         member: str,
-        owned: Tasks | None = None,
+        owned: streams.Tasks | None = None,
         tamper: Tamper = same,
         epoch: int | None = None,
         **more: Any,
@@ -162,8 +138,8 @@ class Scene:
         reported = len(self.found)
         at = self.epochs.get(member, 0) if epoch is None else epoch
         joins = at == 0
-        has = NO_TASKS if joins else owned
-        request = StreamsGroupHeartbeatRequest(
+        has = streams.NO_TASKS if joins else owned
+        request = streams.StreamsGroupHeartbeatRequest(
             group_id="g",
             member_id=member,
             member_epoch=at,
@@ -176,7 +152,7 @@ class Scene:
             **more,
         )
         reply = self.step(request, tamper).reply
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         self.epochs[member] = reply.member_epoch
         return self.found[reported:]
 
@@ -189,7 +165,7 @@ class Scene:
             tamper = same
         return self.found[reported:]
 
-    def tasks(self, member: str) -> Tasks:
+    def tasks(self, member: str) -> streams.Tasks:
         return self.live.streams.groups["g"].members[member].assigned
 
     def formed(self) -> Scene:
@@ -218,7 +194,7 @@ def test_a_life_without_fault_is_in_order(scene: Scene) -> None:
     scene.beat(A, epoch=-1)
     scene.wait(30)
     scene.beat(B, scene.tasks(B))
-    scene.beat(A, NO_TASKS, epoch=7)
+    scene.beat(A, streams.NO_TASKS, epoch=7)
     scene.wait(20)
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == []
@@ -236,8 +212,8 @@ def test_standby_tasks_are_in_order() -> None:
     ("tamper", "invariant"),
     [
         (replied(member_epoch=9), "streams-replies"),
-        (replied(tasks=NO_TASKS), "streams-replies"),
-        (replied(status=(Status(StatusCode.SHUTDOWN_APPLICATION, ""),)), "streams-replies"),
+        (replied(tasks=streams.NO_TASKS), "streams-replies"),
+        (replied(status=(streams.Status(streams.StatusCode.SHUTDOWN_APPLICATION, ""),)), "streams-replies"),
         (replied(error_code=ErrorCode.FENCED_MEMBER_EPOCH), "streams-answers"),
         (replied(error_code=ErrorCode.UNKNOWN_MEMBER_ID), "streams-answers"),
     ],
@@ -250,7 +226,7 @@ def test_a_reply_that_omits_the_tasks_is_found() -> None:
     scene = Scene()
     scene.beat(A)
     scene.wait(3)
-    assert scene.beat(A, NO_TASKS, replied(tasks=None)) == ["streams-replies"]
+    assert scene.beat(A, streams.NO_TASKS, replied(tasks=None)) == ["streams-replies"]
 
 
 def test_a_join_that_is_refused_is_found(scene: Scene) -> None:
@@ -267,7 +243,7 @@ def test_a_shutdown_that_is_not_passed_on_is_found(scene: Scene) -> None:
 def test_topics_that_are_not_created_are_found() -> None:
     scene = Scene(names=("orders",))
     assert scene.beat(A) == []
-    assert scene.beat(A, NO_TASKS, nothing_happens) == ["streams-topics"]
+    assert scene.beat(A, streams.NO_TASKS, nothing_happens) == ["streams-topics"]
 
 
 def test_an_epoch_that_is_raised_for_nothing_is_found(scene: Scene) -> None:
@@ -293,19 +269,21 @@ def test_a_member_that_changes_no_epoch_is_found(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("tasks", "invariants"),
     [
-        (Tasks({"0": (0, 1, 2)}), {"streams-target"}),
-        (Tasks({"0": (9,)}), {"streams-target"}),
-        (Tasks({}, {"0": (0,)}), {"streams-target", "streams-standby", "streams-sticky"}),
+        (streams.Tasks({"0": (0, 1, 2)}), {"streams-target"}),
+        (streams.Tasks({"0": (9,)}), {"streams-target"}),
+        (streams.Tasks({}, {"0": (0,)}), {"streams-target", "streams-standby", "streams-sticky"}),
     ],
 )
-def test_a_wrong_target_is_found(tasks: Tasks, invariants: set[str]) -> None:
+def test_a_wrong_target_is_found(tasks: streams.Tasks, invariants: set[str]) -> None:
     scene = Scene()
     for member in (A, B):
         scene.beat(member)
     assert set(scene.wait(3, aimed(tasks))) & invariants == invariants - {"streams-sticky"}
 
 
-def computed(before: dict[str, Tasks], after: dict[str, Tasks], standbys: int = 0) -> list[str]:
+def computed(
+    before: dict[str, streams.Tasks], after: dict[str, streams.Tasks], standbys: int = 0
+) -> list[str]:
     """What is reported of a new target of members that were there before."""
     members = {one: StreamsGroupMember(member_id=one, process_id=one) for one in after}
     expected = ExpectedTopics({"0": TASKS}, frozenset({"0"}), frozenset(), None)
@@ -314,12 +292,12 @@ def computed(before: dict[str, Tasks], after: dict[str, Tasks], standbys: int = 
 
 
 def test_a_target_that_stays_is_in_order() -> None:
-    both = {A: Tasks({"0": (0, 1)}, {"0": (2, 3)}), B: Tasks({"0": (2, 3)}, {"0": (0, 1)})}
+    both = {A: streams.Tasks({"0": (0, 1)}, {"0": (2, 3)}), B: streams.Tasks({"0": (2, 3)}, {"0": (0, 1)})}
     assert computed(both, both, standbys=1) == []
 
 
 def test_tasks_that_move_for_nothing_are_found() -> None:
-    before = {A: Tasks({"0": (0, 1)}), B: Tasks({"0": (2, 3)})}
+    before = {A: streams.Tasks({"0": (0, 1)}), B: streams.Tasks({"0": (2, 3)})}
     assert set(computed(before, {A: before[B], B: before[A]})) == {"streams-sticky"}
 
 
@@ -327,19 +305,19 @@ def test_standby_tasks_that_move_for_nothing_are_found() -> None:
     active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
     standby = {A: {"0": (2,)}, B: {"0": (0, 3)}, C: {"0": (1,)}}
     moved = {A: {"0": (3,)}, B: {"0": (0,)}, C: {"0": (1, 2)}}
-    before = {one: Tasks(tasks, standby[one]) for one, tasks in active.items()}
-    after = {one: Tasks(tasks, moved[one]) for one, tasks in active.items()}
+    before = {one: streams.Tasks(tasks, standby[one]) for one, tasks in active.items()}
+    after = {one: streams.Tasks(tasks, moved[one]) for one, tasks in active.items()}
     assert computed(before, after, standbys=1) == ["streams-sticky"]
 
 
 def test_a_standby_task_may_move_to_a_process_that_has_less_to_do() -> None:
     active = {A: {"0": (0, 1)}, B: {"0": (2,)}, C: {"0": (3,)}}
     before = {
-        A: Tasks(active[A], {"0": (2, 3)}),
-        B: Tasks(active[B], {"0": (0, 1)}),
-        C: Tasks(active[C]),
+        A: streams.Tasks(active[A], {"0": (2, 3)}),
+        B: streams.Tasks(active[B], {"0": (0, 1)}),
+        C: streams.Tasks(active[C]),
     }
-    after = {A: Tasks(active[A], {"0": (3,)}), B: before[B], C: Tasks(active[C], {"0": (2,)})}
+    after = {A: streams.Tasks(active[A], {"0": (3,)}), B: before[B], C: streams.Tasks(active[C], {"0": (2,)})}
     assert computed(before, after, standbys=1) == []
 
 
@@ -359,7 +337,7 @@ def without_target(outcome: Outcome) -> Outcome:
 
 
 def test_a_process_that_stands_by_for_itself_is_found() -> None:
-    both = {A: Tasks({"0": (0, 1)}, {"0": (0, 1)}), B: Tasks({"0": (2, 3)}, {"0": (2, 3)})}
+    both = {A: streams.Tasks({"0": (0, 1)}, {"0": (0, 1)}), B: streams.Tasks({"0": (2, 3)}, {"0": (2, 3)})}
     assert set(computed(both, both, standbys=1)) == {"streams-standby"}
 
 
@@ -369,7 +347,7 @@ def test_a_standby_task_that_is_left_out_is_found() -> None:
         scene.beat(member)
     tamper = recorded(
         StreamsGroupTargetAssignmentMemberValue,
-        lambda value: msgspec.structs.replace(value, tasks=Tasks(value.tasks.active)),
+        lambda value: msgspec.structs.replace(value, tasks=streams.Tasks(value.tasks.active)),
     )
     assert set(scene.wait(3, tamper)) == {"streams-standby"}
 
@@ -379,8 +357,8 @@ def test_a_task_of_two_members_is_found() -> None:
     for member in (A, B):
         scene.beat(member)
     scene.wait(3)
-    scene.beat(A, NO_TASKS)
-    found = scene.beat(B, NO_TASKS, given(scene.tasks(A)))
+    scene.beat(A, streams.NO_TASKS)
+    found = scene.beat(B, streams.NO_TASKS, given(scene.tasks(A)))
     assert {"streams-one-owner", "streams-reconciles"} <= set(found)
 
 
@@ -388,7 +366,7 @@ def test_a_member_that_is_given_nothing_is_found() -> None:
     scene = Scene()
     scene.beat(A)
     scene.wait(3)
-    assert "streams-reconciles" in scene.beat(A, NO_TASKS, given(NO_TASKS))
+    assert "streams-reconciles" in scene.beat(A, streams.NO_TASKS, given(streams.NO_TASKS))
 
 
 def test_a_member_that_is_removed_too_soon_is_found(scene: Scene) -> None:
@@ -409,20 +387,20 @@ def test_a_first_target_that_does_not_wait_is_found() -> None:
     scene = Scene()
     scene.beat(A)
     scene.live.streams.soft.timers.clear()
-    assert "streams-delays" in scene.beat(A, NO_TASKS)
+    assert "streams-delays" in scene.beat(A, streams.NO_TASKS)
 
 
 def test_a_first_target_that_does_not_come_is_found() -> None:
     scene = Scene()
     scene.beat(A)
     scene.now_ms += 6_000
-    assert set(scene.beat(A, NO_TASKS)) == {"streams-delays"}
+    assert set(scene.beat(A, streams.NO_TASKS)) == {"streams-delays"}
 
 
 def test_nothing_is_due_to_a_group_whose_first_members_have_left() -> None:
     scene = Scene()
     scene.beat(A)
-    assert scene.beat(A, NO_TASKS, epoch=-1) == []
+    assert scene.beat(A, streams.NO_TASKS, epoch=-1) == []
     scene.now_ms += 60_000
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == []
@@ -437,7 +415,7 @@ def test_what_is_kept_of_gone_members_is_found(scene: Scene) -> None:
 def test_a_standby_task_becomes_active_only_after_its_release() -> None:
     """The member has confirmed that release in the same heartbeat: the task follows in the next one."""
 
-    def released() -> tuple[Scene, Tasks]:
+    def released() -> tuple[Scene, streams.Tasks]:
         scene = Scene(standbys=1).formed()
         scene.beat(B, epoch=-1)
         has = scene.tasks(A)
@@ -445,7 +423,7 @@ def test_a_standby_task_becomes_active_only_after_its_release() -> None:
         return scene, msgspec.structs.replace(has, standby={})
 
     def at_once(value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupCurrentMemberAssignmentValue:
-        everything = Tasks({"0": tuple(range(TASKS))})
+        everything = streams.Tasks({"0": tuple(range(TASKS))})
         epochs = {"0": dict.fromkeys(range(TASKS), value.member_epoch)}
         return msgspec.structs.replace(
             value, assigned=everything, assignment_epochs=epochs, state=StreamsGroupMemberState.STABLE.code
@@ -455,7 +433,7 @@ def test_a_standby_task_becomes_active_only_after_its_release() -> None:
     assert scene.beat(A, kept) == []
     assert scene.tasks(A) == kept
     assert scene.beat(A, kept) == []
-    assert scene.tasks(A) == Tasks({"0": tuple(range(TASKS))})
+    assert scene.tasks(A) == streams.Tasks({"0": tuple(range(TASKS))})
     scene, kept = released()
     tamper = recorded(StreamsGroupCurrentMemberAssignmentValue, at_once)
     assert "streams-reconciles" in scene.beat(A, kept, tamper)
@@ -468,7 +446,7 @@ def test_a_member_that_missed_its_tasks_joins_again(received: bool, joins: bool)
     scene.beat(A)
     scene.wait(3)
     receives(scene, epoch=0, tasks={})
-    scene.beat(A, NO_TASKS)
+    scene.beat(A, streams.NO_TASKS)
     if received:
         receives(scene, epoch=1, tasks={"0": (0, 1, 2, 3)})
     receives(scene, epoch=2, tasks=None, error=ErrorCode.FENCED_MEMBER_EPOCH if joins else ErrorCode.NONE)
@@ -478,17 +456,17 @@ def test_a_member_that_missed_its_tasks_joins_again(received: bool, joins: bool)
 def receives(
     scene: Scene, *, epoch: int, tasks: dict[str, tuple[int, ...]] | None, error: ErrorCode = ErrorCode.NONE
 ) -> None:
-    request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=epoch)
-    response = ConsumerGroupHeartbeatResponse(error_code=error, assignment=tasks)
+    request = consumer.ConsumerGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=epoch)
+    response = consumer.ConsumerGroupHeartbeatResponse(error_code=error, assignment=tasks)
     scene.checker.on_member_response("a", request, response, scene.now_ms * 1_000)
 
 
-def commit(member: str, epoch: int, partition: int = 0) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
+def commit(member: str, epoch: int, partition: int = 0) -> offsets.OffsetCommitRequest:
+    return offsets.OffsetCommitRequest(
         group_id="g",
         member_id=member,
         member_epoch=epoch,
-        offsets={TopicPartition("orders", partition): OffsetAndMetadata(offset=7)},
+        offsets={TopicPartition("orders", partition): offsets.OffsetAndMetadata(offset=7)},
         topic_ids={"orders": "orders"},
     )
 
@@ -508,18 +486,20 @@ def test_a_commit_that_is_answered_wrongly_is_found(
     scene.step(right)
     assert scene.found == []
     errors = dict.fromkeys(right.offsets, code)
-    scene.step(right, lambda outcome: Outcome(reply=OffsetCommitResponse(errors=errors)))
+    scene.step(right, lambda outcome: Outcome(reply=offsets.OffsetCommitResponse(errors=errors)))
     assert scene.found == ["streams-commits"]
 
 
 def test_a_fetch_that_gives_something_else_is_found(scene: Scene) -> None:
     scene.step(commit(A, 3))
     partition = TopicPartition("orders", 0)
-    fetch = OffsetFetchRequest(group_id="g", member_id=A, member_epoch=3, partitions=(partition,))
+    fetch = offsets.OffsetFetchRequest(group_id="g", member_id=A, member_epoch=3, partitions=(partition,))
     scene.step(fetch)
     scene.step(msgspec.structs.replace(fetch, member_epoch=2))
     assert scene.found == []
-    other = OffsetFetchResponse(group_id="g", offsets={partition: OffsetAndMetadata(offset=8)})
+    other = offsets.OffsetFetchResponse(
+        group_id="g", offsets={partition: offsets.OffsetAndMetadata(offset=8)}
+    )
     scene.step(fetch, lambda outcome: Outcome(reply=other))
     assert scene.found == ["streams-commits"]
 
@@ -527,10 +507,10 @@ def test_a_fetch_that_gives_something_else_is_found(scene: Scene) -> None:
 def test_the_map_of_endpoints_is_judged() -> None:
     scene = Scene()
     for member in (A, B):
-        scene.beat(member, user_endpoint=Endpoint(member, 80))
+        scene.beat(member, user_endpoint=streams.Endpoint(member, 80))
     scene.wait(3)
     for member in (A, B):
-        scene.beat(member, NO_TASKS)
+        scene.beat(member, streams.NO_TASKS)
     assert scene.beat(A, scene.tasks(A)) == []
     assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=None)) == ["streams-endpoints"]
     assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=())) == ["streams-endpoints"]
@@ -547,8 +527,8 @@ def test_a_heartbeat_whose_records_are_not_written_is_in_order(scene: Scene) -> 
     """It counts as a sign of life, and its endpoint may have changed the map, which no record holds."""
     scene.beat(A, scene.tasks(A), endpoint_information_epoch=0)
     scene.wait(30)
-    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    request = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=scene.epochs[A])
+    refused = streams.StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    request = streams.StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=scene.epochs[A])
     outcome = scene.live.handle(request, scene.now_ms)
     assert outcome.records == ()
     failed = msgspec.structs.replace(outcome, reply=refused)
@@ -575,40 +555,40 @@ def test_nothing_is_late_while_the_log_refuses_records(scene: Scene) -> None:
 
 
 def test_a_commit_that_the_log_refuses_is_in_order(scene: Scene) -> None:
-    request = OffsetCommitRequest(
+    request = offsets.OffsetCommitRequest(
         group_id="g",
         member_id=A,
         member_epoch=scene.epochs[A],
-        offsets={TopicPartition("orders", 0): OffsetAndMetadata(offset=1)},
+        offsets={TopicPartition("orders", 0): offsets.OffsetAndMetadata(offset=1)},
     )
     errors = dict.fromkeys(request.offsets, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-    outcome = Outcome(reply=OffsetCommitResponse(errors=errors))
+    outcome = Outcome(reply=offsets.OffsetCommitResponse(errors=errors))
     scene.checker.on_coordinator_step("one", request, outcome, scene.now_ms * 1_000)
     assert scene.found == []
 
 
 def test_another_group_is_none_of_its_business(scene: Scene) -> None:
     """A heartbeat to it would otherwise have to be refused as one of a stranger."""
-    request = StreamsGroupHeartbeatRequest(group_id="another", member_id="x", member_epoch=3)
+    request = streams.StreamsGroupHeartbeatRequest(group_id="another", member_id="x", member_epoch=3)
     scene.step(request)
     assert scene.found == []
 
 
 def test_a_description_is_judged(scene: Scene) -> None:
-    request = StreamsGroupDescribeRequest(group_ids=("g",))
+    request = streams.StreamsGroupDescribeRequest(group_ids=("g",))
     scene.step(request)
     assert scene.found == []
     scene.step(request, lambda outcome: msgspec.structs.replace(outcome, reply=NOTHING_DESCRIBED))
     assert scene.found == ["streams-described"]
 
 
-NOTHING_DESCRIBED = StreamsGroupDescribeResponse(groups=())
+NOTHING_DESCRIBED = streams.StreamsGroupDescribeResponse(groups=())
 
 
 @pytest.mark.parametrize(("release", "epochs"), [("4.3", [1, 2]), ("4.4", [1, 1])])
 def test_a_member_that_joins_again_is_news_only_until_4_4(release: str, epochs: list[int]) -> None:
     scene = Scene(release=release)
-    where = {"user_endpoint": Endpoint("a", 1), "endpoint_information_epoch": -1}
+    where = {"user_endpoint": streams.Endpoint("a", 1), "endpoint_information_epoch": -1}
     told = []
     for member in (A, B):
         scene.beat(member)
@@ -636,12 +616,15 @@ def test_of_several_standby_tasks_only_the_first_has_to_stay() -> None:
     """Kafka 4.3 does not look at a second member that stood by (KAFKA-20899)."""
     names = [A, B, C, "d"]
 
-    def standing_by(*steps: int) -> dict[str, Tasks]:
+    def standing_by(*steps: int) -> dict[str, streams.Tasks]:
         found: dict[str, list[int]] = {name: [] for name in names}
         for task in range(TASKS):
             for step in steps:
                 found[names[(task + step) % len(names)]].append(task)
-        return {name: Tasks({"0": (n,)}, {"0": tuple(sorted(found[name]))}) for n, name in enumerate(names)}
+        return {
+            name: streams.Tasks({"0": (n,)}, {"0": tuple(sorted(found[name]))})
+            for n, name in enumerate(names)
+        }
 
     assert computed(standing_by(1, 2), standing_by(1, 3), standbys=2) == []
     assert computed(standing_by(1), standing_by(3), standbys=1) == ["streams-sticky"]
@@ -650,8 +633,8 @@ def test_of_several_standby_tasks_only_the_first_has_to_stay() -> None:
 def test_a_leave_that_is_not_written_is_no_sign_of_life(scene: Scene) -> None:
     scene.wait(30)
     scene.beat(B, scene.tasks(B))
-    leave = StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=-1)
-    refused = StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    leave = streams.StreamsGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=-1)
+    refused = streams.StreamsGroupHeartbeatResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     scene.checker.on_coordinator_step("one", leave, Outcome(reply=refused), scene.now_ms * 1_000)
     scene.wait(20)
     assert set(scene.live.streams.groups["g"].members) == {B}
@@ -675,7 +658,7 @@ def test_a_revocation_that_follows_another_raises_the_epoch_by_one(raised: int) 
     scene = Scene()
     scene.beat(A)
     scene.wait(3)
-    scene.beat(A, NO_TASKS)
+    scene.beat(A, streams.NO_TASKS)
     scene.beat(B)
     assert scene.beat(A, scene.tasks(A)) == []
     kept, before = scene.tasks(A), scene.epochs[A]

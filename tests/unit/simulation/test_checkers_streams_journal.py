@@ -8,14 +8,9 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.outcome import Event, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    Topology,
-)
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.base import Finding
@@ -23,7 +18,7 @@ from fencepost.simulation.checkers.journal import Shadow, check_replays, compare
 from fencepost.simulation.checkers.step import touched_groups
 
 CONFIG = GroupCoordinatorConfig(group_streams_initial_rebalance_delay_ms=0)
-TOPOLOGY = Topology(0, (Subtopology("0", ("in",)),))
+TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("in",)),))
 
 
 class Scene:
@@ -50,14 +45,14 @@ class Scene:
         if epoch == 0:
             fields |= {"active_tasks": {}, "standby_tasks": {}, "warmup_tasks": {}}
             fields |= {"rebalance_timeout_ms": 60_000, "topology": TOPOLOGY, "process_id": member_id}
-        request = StreamsGroupHeartbeatRequest(
+        request = streams.StreamsGroupHeartbeatRequest(
             group_id="app",
             member_id=member_id,
             member_epoch=epoch,
             **fields,  # type: ignore[arg-type]
         )
         reply = self.process(request, now_ms, unseen=unseen)
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         return reply.member_epoch
 
 

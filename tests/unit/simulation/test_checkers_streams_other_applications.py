@@ -80,7 +80,7 @@ def never_stale(original: Any) -> Any:
         (
             describe,
             "missing",
-            lambda group_id, _: describe.DescribedStreamsGroup(group_id=group_id),
+            lambda group_id, _: describe.streams.DescribedStreamsGroup(group_id=group_id),
             "streams-described",
         ),
     ],

@@ -11,6 +11,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer import regular_expressions
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol import offsets
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.consumer import (
@@ -23,12 +24,6 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetDeleteRequest,
-    OffsetFetchRequest,
-)
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
@@ -105,8 +100,8 @@ class Scene:
         if producer_id >= 0:
             checker = self.checkers[1]
             checker.on_records_processed("t", X0, first, offset, self.now_ms * 1_000)
-        request = OffsetCommitRequest(
-            group_id="g", offsets={X0: OffsetAndMetadata(offset=offset)}, producer_id=producer_id
+        request = offsets.OffsetCommitRequest(
+            group_id="g", offsets={X0: offsets.OffsetAndMetadata(offset=offset)}, producer_id=producer_id
         )
         return self.step(request, tamper).errors[X0]
 
@@ -217,7 +212,7 @@ def test_a_load_that_lost_staged_offsets_is_reported(scene):
 
 def test_a_fetch_that_hides_what_is_unstable_is_reported(scene):
     scene.staged(5)
-    request = OffsetFetchRequest(group_id="g", partitions=(X0, X1), require_stable=True)
+    request = offsets.OffsetFetchRequest(group_id="g", partitions=(X0, X1), require_stable=True)
     assert scene.step(request).unstable == {X0}
     assert scene.found == []
     scene.step(
@@ -392,7 +387,7 @@ def test_what_people_are_told_is_judged(scene, request_):
 
 
 CHANGES = (
-    (OffsetDeleteRequest(group_id="g", partitions=(X0,)), {X0: E.NONE}),
+    (offsets.OffsetDeleteRequest(group_id="g", partitions=(X0,)), {X0: E.NONE}),
     (DeleteGroupsRequest(group_id="g"), E.NONE),
     (LeaveGroupBatchRequest(group_id="g", members=(LeaveGroupRequest(group_id="g", member_id="A"),)), None),
 )

@@ -12,12 +12,7 @@ import pytest
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol import classic, cluster, consumer
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    read_assignment,
-    write_assignment,
-)
+from fencepost.coordinator.protocol import classic, cluster, consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.lab.conform.broker import Judge, neighbour
@@ -209,7 +204,7 @@ class TestClassicSymbols:
         request = situation.call(ClassicSyncStep(member="A", gives={"A": {"x": (0,)}, "B": {}})).message
         assert (request.generation, request.protocol_name) == (4, "range")
         assert {
-            member_id: dict(read_assignment(data).partitions)
+            member_id: dict(consumer_protocol.read_assignment(data).partitions)
             for member_id, data in request.assignments.items()
         } == {"A-1": {"p-x": (0,)}}
         ahead = situation.call(ClassicBeat(member="A", generation=Epoch.AHEAD)).message
@@ -273,7 +268,9 @@ class TestComparing:
     def test_topics_of_an_assignment_of_the_classic_protocol_have_no_order(self) -> None:
         def synced(*topics: str) -> Any:
             partitions = dict.fromkeys(topics, (0,))
-            data = write_assignment(ConsumerProtocolAssignment(partitions=partitions))
+            data = consumer_protocol.write_assignment(
+                consumer_protocol.ConsumerProtocolAssignment(partitions=partitions)
+            )
             return comparable(classic.SyncGroupResponse(assignment=data), "g")
 
         assert differing(synced("x", "y"), synced("y", "x")) == []

@@ -10,23 +10,10 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer, streams
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.time_scale import tempo
@@ -111,14 +98,14 @@ def at(values: list[int], share: float) -> int:
     return sorted(values)[int(share * len(values))]
 
 
-KEEPALIVE = ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
+KEEPALIVE = consumer.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
 FULL = msgspec.structs.replace(KEEPALIVE, topic_partitions={})
-AT_4 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4)
-AT_5 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5)
-FENCED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
-STREAMS = StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
-BEAT = HeartbeatRequest(group_id="g", generation=4, member_id="m")
-FOLLOWER = SyncGroupRequest(group_id="g", generation=4, member_id="m", assignments={})
+AT_4 = consumer.ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4)
+AT_5 = consumer.ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5)
+FENCED = consumer.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+STREAMS = streams.StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
+BEAT = classic.HeartbeatRequest(group_id="g", generation=4, member_id="m")
+FOLLOWER = classic.SyncGroupRequest(group_id="g", generation=4, member_id="m", assignments={})
 LEADER = msgspec.structs.replace(FOLLOWER, assignments={"m": b"x"})
 COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offsets={})
 
@@ -133,12 +120,12 @@ COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offset
         (KEEPALIVE, FENCED, [], []),
         (KEEPALIVE, TimeoutError(), [], []),
         (COMMIT, OffsetCommitResponse(errors={}), [], []),
-        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=4), [70], []),
-        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5), [], [70]),
-        (BEAT, HeartbeatResponse(), [70], []),
-        (BEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), [], []),
-        (LEADER, SyncGroupResponse(assignment=b"x"), [], [70]),
-        (FOLLOWER, SyncGroupResponse(assignment=b"x"), [], []),  # it waits for the leader
+        (STREAMS, streams.StreamsGroupHeartbeatResponse(member_id="m", member_epoch=4), [70], []),
+        (STREAMS, streams.StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5), [], [70]),
+        (BEAT, classic.HeartbeatResponse(), [70], []),
+        (BEAT, classic.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), [], []),
+        (LEADER, classic.SyncGroupResponse(assignment=b"x"), [], [70]),
+        (FOLLOWER, classic.SyncGroupResponse(assignment=b"x"), [], []),  # it waits for the leader
     ],
 )
 def test_only_answered_heartbeats_count(

@@ -16,13 +16,8 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.kinds import GiveWay, GroupKind, GroupMember, ReportedMember
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    LeaveGroupRequest,
-    ListGroupsRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicPartition
@@ -239,13 +234,15 @@ class TestCoordinator:
 
     def test_administrators_see_and_delete_its_groups(self, host: CoordinatorHost[GroupCoordinator]) -> None:
         host.process(ShareHeartbeat("s", "A"), 0)
-        (row,) = host.process(ListGroupsRequest(types_filter=("share",)), 0).reply.groups
+        (row,) = host.process(consumer.ListGroupsRequest(types_filter=("share",)), 0).reply.groups
         assert (row.group_id, row.group_type, row.group_state) == ("s", "share", "Stable")
-        assert host.process(DeleteGroupsRequest(group_id="s"), 0).reply.error_code is E.NON_EMPTY_GROUP
-        leave = LeaveGroupRequest(group_id="s", member_id="A")
+        assert (
+            host.process(consumer.DeleteGroupsRequest(group_id="s"), 0).reply.error_code is E.NON_EMPTY_GROUP
+        )
+        leave = consumer.LeaveGroupRequest(group_id="s", member_id="A")
         assert host.process(leave, 0).reply.error_code is E.UNKNOWN_MEMBER_ID
         host.process(SessionEnded(group_id="s", member_id="A"), 0)
-        assert host.process(DeleteGroupsRequest(group_id="s"), 0).reply.error_code is E.NONE
+        assert host.process(consumer.DeleteGroupsRequest(group_id="s"), 0).reply.error_code is E.NONE
         assert host.coordinator.kinds.of("s") is None
 
     def test_members_of_other_kinds_are_refused(self, host: CoordinatorHost[GroupCoordinator]) -> None:
@@ -259,7 +256,7 @@ class TestCoordinator:
             rebalance_timeout_ms=60_000,
         )
         assert host.process(joins, 0).reply.error_code is E.INCONSISTENT_GROUP_PROTOCOL
-        beat = ConsumerGroupHeartbeatRequest(
+        beat = consumer.ConsumerGroupHeartbeatRequest(
             group_id="s",
             member_id="c",
             member_epoch=0,

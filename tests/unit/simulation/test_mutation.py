@@ -155,7 +155,7 @@ def _mutant(function: str, operator: str, after: str) -> AutomaticMutant:
 
 def test_a_mutant_is_in_the_running_code_only_inside_its_block() -> None:
     mutant = _mutant("is_active", "early-return", "return True")
-    status = next(iter(draft.ConsumerStatus))
+    status = next(iter(draft.sac.ConsumerStatus))
     before = draft.is_active.__code__
     with with_automatic_mutant(mutant.name):
         assert draft.is_active(status) is True

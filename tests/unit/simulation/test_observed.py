@@ -9,11 +9,8 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
@@ -299,10 +296,10 @@ async def test_what_was_there_before_is_shown_as_one_step() -> None:
 
 async def test_an_answer_without_a_record_is_found() -> None:
     watch = await two_members()
-    request = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=3)
+    request = consumer.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=3)
 
     def answered(at: int, assignment: Any) -> None:
-        response = ConsumerGroupHeartbeatResponse(
+        response = consumer.ConsumerGroupHeartbeatResponse(
             member_id="a", member_epoch=at, heartbeat_interval_ms=1, assignment=assignment
         )
         for hook in watch.hooks["on_member_response"]:  # type: ignore[call-overload]

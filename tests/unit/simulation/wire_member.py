@@ -10,10 +10,7 @@ from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer
 from fencepost.simulation.trace.schema import Row, RowKind
 
 VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
@@ -59,21 +56,21 @@ class WireMember:
             self._frames.feed(data)
         return read_response(api, chosen, frame)[1]
 
-    def heartbeat(self, epoch: int | None = None, **fields: Any) -> ConsumerGroupHeartbeatResponse:
-        request = ConsumerGroupHeartbeatRequest(
+    def heartbeat(self, epoch: int | None = None, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
+        request = consumer.ConsumerGroupHeartbeatRequest(
             group_id=self.group_id,
             member_id=self.member_id,
             member_epoch=self.epoch if epoch is None else epoch,
             **fields,
         )
-        reply: ConsumerGroupHeartbeatResponse = self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+        reply: consumer.ConsumerGroupHeartbeatResponse = self.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
         if reply.error_code == 0:
             self.epoch = reply.member_epoch
             if reply.assignment is not None:
                 self.assignment = reply.assignment
         return reply
 
-    def join(self, *topics: str, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+    def join(self, *topics: str, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
         return self.heartbeat(
             0,
             rebalance_timeout_ms=60_000,
@@ -82,7 +79,7 @@ class WireMember:
             **fields,
         )
 
-    def confirm(self) -> ConsumerGroupHeartbeatResponse:
+    def confirm(self) -> consumer.ConsumerGroupHeartbeatResponse:
         """Say that it owns what it was given."""
         return self.heartbeat(topic_partitions=self.assignment)
 

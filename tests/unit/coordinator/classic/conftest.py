@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -17,18 +18,8 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from fencepost.coordinator.protocol.consumer import (
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-)
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-)
 from fencepost.coordinator.protocol.outcome import Event, Outcome, ParkedResponse
 
 GROUP = "g"
@@ -162,23 +153,23 @@ class ClassicScene:
         """Members, or pairs of member id and instance id."""
         pairs = [(each, None) if isinstance(each, str) else each for each in members]
         requests = tuple(
-            LeaveGroupRequest(group_id=GROUP, member_id=member_id, instance_id=instance_id)
+            consumer.LeaveGroupRequest(group_id=GROUP, member_id=member_id, instance_id=instance_id)
             for member_id, instance_id in pairs
         )
-        reply = self.process(LeaveGroupBatchRequest(group_id=GROUP, members=requests)).reply
-        assert isinstance(reply, LeaveGroupBatchResponse)
+        reply = self.process(consumer.LeaveGroupBatchRequest(group_id=GROUP, members=requests)).reply
+        assert isinstance(reply, consumer.LeaveGroupBatchResponse)
         return [member.error_code.name for member in reply.members]
 
     def commit(self, member_id: str, generation: int, **fields: Any) -> str:
-        request = OffsetCommitRequest(
+        request = offsets.OffsetCommitRequest(
             group_id=GROUP,
             member_id=member_id,
             member_epoch=generation,
-            offsets={TopicPartition("x", 0): OffsetAndMetadata(offset=7)},
+            offsets={TopicPartition("x", 0): offsets.OffsetAndMetadata(offset=7)},
             **fields,
         )
         reply = self.process(request).reply
-        assert isinstance(reply, OffsetCommitResponse)
+        assert isinstance(reply, offsets.OffsetCommitResponse)
         (code,) = reply.errors.values()
         return code.name
 

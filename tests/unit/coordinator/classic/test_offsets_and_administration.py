@@ -132,12 +132,9 @@ class TestExpiry:
 
 
 def other_subscription() -> bytes:
-    from fencepost.coordinator.protocol.consumer_protocol import (
-        ConsumerProtocolSubscription,
-        write_subscription,
-    )
+    from fencepost.coordinator.protocol import consumer_protocol
 
-    return write_subscription(ConsumerProtocolSubscription(topics=("y",)))
+    return consumer_protocol.write_subscription(consumer_protocol.ConsumerProtocolSubscription(topics=("y",)))
 
 
 class TestAdministration:

@@ -10,32 +10,25 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Event, Outcome, TopicsChanged
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from tests.hosting import steps_due
 
 GROUP = "app"
-SIMPLE = Topology(0, (Subtopology("0", ("in",)),))
+SIMPLE = streams.Topology(0, (streams.Subtopology("0", ("in",)),))
 """One subtopology without state, as many tasks as the topic `in` has partitions."""
-COUNTING = Topology(
+COUNTING = streams.Topology(
     0,
     (
-        Subtopology("0", ("in",), repartition_sink_topics=("app-repartition",)),
-        Subtopology(
+        streams.Subtopology("0", ("in",), repartition_sink_topics=("app-repartition",)),
+        streams.Subtopology(
             "1",
-            state_changelog_topics=(TopicInfo("app-changelog"),),
-            repartition_source_topics=(TopicInfo("app-repartition"),),
+            state_changelog_topics=(streams.TopicInfo("app-changelog"),),
+            repartition_source_topics=(streams.TopicInfo("app-repartition"),),
         ),
     ),
 )
@@ -45,7 +38,7 @@ COUNTING = Topology(
 class StreamsScene:
     """One coordinator with its journal, at a time that tests move."""
 
-    def __init__(self, topology: Topology = SIMPLE, **config: Any) -> None:
+    def __init__(self, topology: streams.Topology = SIMPLE, **config: Any) -> None:
         config.setdefault("group_streams_assignment_interval_ms", 0)
         config.setdefault("group_streams_initial_rebalance_delay_ms", 0)
         self.config = GroupCoordinatorConfig(**config)
@@ -81,8 +74,8 @@ class StreamsScene:
         return steps_due(self.runtime, self.now_ms)
 
     def beat(
-        self, member_id: str, epoch: int, owned: Tasks | None = None, **fields: Any
-    ) -> StreamsGroupHeartbeatResponse:
+        self, member_id: str, epoch: int, owned: streams.Tasks | None = None, **fields: Any
+    ) -> streams.StreamsGroupHeartbeatResponse:
         """A heartbeat; without more fields a keepalive."""
         if owned is not None:
             fields = {
@@ -91,16 +84,18 @@ class StreamsScene:
                 "warmup_tasks": owned.warmup,
                 **fields,
             }
-        request = StreamsGroupHeartbeatRequest(
+        request = streams.StreamsGroupHeartbeatRequest(
             **{"group_id": GROUP, "endpoint_information_epoch": 0, **fields},
             member_id=member_id,
             member_epoch=epoch,
         )
         reply = self.process(request).reply
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         return reply
 
-    def join(self, member_id: str, process_id: str = "", **fields: Any) -> StreamsGroupHeartbeatResponse:
+    def join(
+        self, member_id: str, process_id: str = "", **fields: Any
+    ) -> streams.StreamsGroupHeartbeatResponse:
         """A first heartbeat; each member is a process of its own unless a process is named."""
         fields = {
             "rebalance_timeout_ms": 60_000,
@@ -108,9 +103,11 @@ class StreamsScene:
             "process_id": process_id or f"process-of-{member_id}",
             **fields,
         }
-        return self.beat(member_id, 0, Tasks(), **fields)
+        return self.beat(member_id, 0, streams.Tasks(), **fields)
 
-    def error(self, member_id: str, epoch: int, owned: Tasks | None = None, **fields: Any) -> ErrorCode:
+    def error(
+        self, member_id: str, epoch: int, owned: streams.Tasks | None = None, **fields: Any
+    ) -> ErrorCode:
         """The code that a heartbeat fails with; the state must not change."""
         before = self.coordinator.hard_state()
         reply = self.beat(member_id, epoch, owned, **fields)
@@ -135,7 +132,7 @@ class StreamsScene:
     def statuses(self) -> list[str]:
         """The names of the statuses of the last answer."""
         reply = self.last.reply
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         assert reply.status is not None
         return [status.code.name for status in reply.status]
 

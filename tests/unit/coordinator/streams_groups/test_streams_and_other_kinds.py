@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
+from fencepost.coordinator.protocol import consumer, streams
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    DeleteGroupsRequest,
-    ListGroupsRequest,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupDescribeRequest,
-    Tasks,
-    TopicInfo,
-)
 
-CONSUMER_JOINS = ConsumerGroupHeartbeatRequest(
+CONSUMER_JOINS = consumer.ConsumerGroupHeartbeatRequest(
     group_id="app",
     member_id="x",
     member_epoch=0,
@@ -33,7 +24,7 @@ def test_a_streams_group_is_no_consumer_group(scene):
 def test_a_consumer_group_is_no_streams_group(scene):
     scene.process(CONSUMER_JOINS)
     assert scene.join("a").error_code is ErrorCode.GROUP_ID_NOT_FOUND
-    request = StreamsGroupDescribeRequest(group_ids=("app", "none"))
+    request = streams.StreamsGroupDescribeRequest(group_ids=("app", "none"))
     described = scene.process(request).reply.groups
     assert [one.error_message for one in described] == [
         "Group app is not a streams group.",
@@ -66,7 +57,7 @@ def test_listed_and_deleted(scenes):
     scene = scenes()
     scene.join("a")
     for states, found in ((("not_ready",), 1), (("notready",), 0), ((), 1)):
-        request = ListGroupsRequest(states_filter=states, types_filter=("Streams",))
+        request = consumer.ListGroupsRequest(states_filter=states, types_filter=("Streams",))
         rows = scene.process(request).reply.groups
         assert len(rows) == found
     assert (rows[0].protocol_type, rows[0].group_type, rows[0].group_state) == (
@@ -74,7 +65,7 @@ def test_listed_and_deleted(scenes):
         "streams",
         "NotReady",
     )
-    delete = DeleteGroupsRequest(group_id="app")
+    delete = consumer.DeleteGroupsRequest(group_id="app")
     assert scene.process(delete).reply.error_code is ErrorCode.NON_EMPTY_GROUP
     scene.beat("a", -1)
     assert scene.process(delete).reply.error_code is ErrorCode.NONE
@@ -86,12 +77,12 @@ def test_listed_and_deleted(scenes):
 def test_a_description_tells_all(counting):
     counting.topics(**{"in": 2}, app_repartition=2, app_changelog=2)
     counting.join("a", client_id="me", client_host="/1", client_tags={"zone": "z"}, rack_id="r")
-    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
+    (found,) = counting.process(streams.StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
     assert (found.group_state, found.group_epoch, found.assignment_epoch) == ("Stable", 2, 2)
     assert [one.subtopology_id for one in found.subtopologies] == ["0", "1"]
     counting.beat("a", 2, client_id="me", client_host="/1")
-    (found,) = counting.process(StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
-    assert found.subtopologies[1].state_changelog_topics == (TopicInfo("app-changelog", 2),)
+    (found,) = counting.process(streams.StreamsGroupDescribeRequest(group_ids=("app",))).reply.groups
+    assert found.subtopologies[1].state_changelog_topics == (streams.TopicInfo("app-changelog", 2),)
     (member,) = found.members
     assert (member.client_id, member.client_host, member.rack_id) == ("me", "/1", "r")
     assert (member.process_id, member.topology_epoch, member.client_tags) == (
@@ -99,4 +90,4 @@ def test_a_description_tells_all(counting):
         0,
         {"zone": "z"},
     )
-    assert member.assignment == member.target_assignment == Tasks({"0": (0, 1), "1": (0, 1)})
+    assert member.assignment == member.target_assignment == streams.Tasks({"0": (0, 1), "1": (0, 1)})

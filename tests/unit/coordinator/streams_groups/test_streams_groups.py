@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.coordinator.config import GroupConfig, ReleaseVersion
 from fencepost.coordinator.host import AppendFailed
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
 )
@@ -13,15 +14,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
-from fencepost.coordinator.protocol.streams import (
-    Endpoint,
-    EndpointPartitions,
-    Subtopology,
-    Tasks,
-    TopicInfo,
-    TopicPartitions,
-    Topology,
-)
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 
 ALL = {"0": (0, 1, 2, 3)}
@@ -30,7 +22,7 @@ ALL = {"0": (0, 1, 2, 3)}
 def test_the_first_member_gets_all_tasks_at_once(scene):
     reply = scene.join("a")
     assert reply.error_code is ErrorCode.NONE
-    assert (reply.member_epoch, reply.tasks) == (2, Tasks(ALL))
+    assert (reply.member_epoch, reply.tasks) == (2, streams.Tasks(ALL))
     assert reply.status == ()
     assert reply.heartbeat_interval_ms == 5000
     assert scene.written() == ["19:a", "23", "17", "21:a", "20", "22:a"]
@@ -41,17 +33,17 @@ def test_the_first_member_gets_all_tasks_at_once(scene):
 def test_a_second_member_waits_until_the_first_let_go(scene):
     scene.join("a")
     reply = scene.join("b")
-    assert (reply.member_epoch, reply.tasks) == (3, Tasks())
+    assert (reply.member_epoch, reply.tasks) == (3, streams.Tasks())
     assert scene.member("b").state is StreamsGroupMemberState.UNRELEASED_TASKS
     assert scene.group.state is StreamsGroupState.RECONCILING
     reply = scene.beat("a", 2)
-    assert (reply.member_epoch, reply.tasks) == (2, Tasks({"0": (0, 1)}))
+    assert (reply.member_epoch, reply.tasks) == (2, streams.Tasks({"0": (0, 1)}))
     assert scene.member("a").state is StreamsGroupMemberState.UNREVOKED_TASKS
     assert scene.beat("b", 3).tasks is None
-    reply = scene.beat("a", 2, Tasks({"0": (0, 1)}))
+    reply = scene.beat("a", 2, streams.Tasks({"0": (0, 1)}))
     assert (reply.member_epoch, reply.tasks) == (3, None)
     assert scene.group.state is StreamsGroupState.RECONCILING
-    assert scene.beat("b", 3).tasks == Tasks({"0": (2, 3)})
+    assert scene.beat("b", 3).tasks == streams.Tasks({"0": (2, 3)})
     assert scene.group.state is StreamsGroupState.STABLE
 
 
@@ -59,16 +51,16 @@ def test_a_release_is_confirmed_by_a_list_only(scene):
     scene.join("a")
     scene.join("b")
     scene.beat("a", 2)
-    for owned in (None, Tasks(ALL), Tasks({"0": (0, 1, 2)})):
+    for owned in (None, streams.Tasks(ALL), streams.Tasks({"0": (0, 1, 2)})):
         scene.beat("a", 2, owned)
         assert scene.member("a").state is StreamsGroupMemberState.UNREVOKED_TASKS
-    scene.beat("a", 2, Tasks({"0": (0,)}))
+    scene.beat("a", 2, streams.Tasks({"0": (0,)}))
     assert scene.member("a").state is StreamsGroupMemberState.STABLE
 
 
 def test_nothing_is_written_for_a_keepalive(scene):
     scene.join("a")
-    for owned in (None, Tasks(ALL)):
+    for owned in (None, streams.Tasks(ALL)):
         reply = scene.beat("a", 2, owned)
         assert (reply.member_epoch, reply.tasks, reply.status) == (2, None, ())
         assert scene.written() == []
@@ -77,7 +69,7 @@ def test_nothing_is_written_for_a_keepalive(scene):
 @pytest.mark.parametrize("epoch", [1, 3])
 def test_a_wrong_epoch_is_fenced(scene, epoch):
     scene.join("a")
-    assert scene.error("a", epoch, Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert scene.error("a", epoch, streams.Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_the_epoch_before_is_good_with_tasks_that_are_assigned(scene):
@@ -88,13 +80,13 @@ def test_the_epoch_before_is_good_with_tasks_that_are_assigned(scene):
     owned = scene.member("a").assigned
     assert scene.beat("a", 2, owned).member_epoch == 3
     assert scene.error("a", 2) is ErrorCode.FENCED_MEMBER_EPOCH
-    assert scene.error("a", 2, Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
+    assert scene.error("a", 2, streams.Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_a_known_member_may_join_again(scene):
     scene.join("a")
     reply = scene.join("a")
-    assert (reply.member_epoch, reply.tasks) == (2, Tasks(ALL))
+    assert (reply.member_epoch, reply.tasks) == (2, streams.Tasks(ALL))
     assert scene.written() == []
 
 
@@ -124,8 +116,8 @@ def test_a_full_group_takes_nobody_not_even_its_own(scenes):
     scene.topics(**{"in": 1})
     scene.join("a")
     joining = {"rebalance_timeout_ms": 1, "topology": scene.topology, "process_id": "p"}
-    assert scene.error("b", 0, Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    assert scene.error("a", 0, Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert scene.error("b", 0, streams.Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
+    assert scene.error("a", 0, streams.Tasks(), **joining) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
 def test_one_leaves_and_the_other_takes_over(scene):
@@ -229,7 +221,9 @@ def test_invalid_requests(scene, epoch, fields):
 
 class TestProcesses:
     def test_threads_share_and_a_process_holds_a_task_once(self, scenes):
-        topology = Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c"),)),))
+        topology = streams.Topology(
+            0, (streams.Subtopology("0", ("in",), state_changelog_topics=(streams.TopicInfo("c"),)),)
+        )
         scene = scenes(topology, group_streams_num_standby_replicas=1)
         scene.topics(**{"in": 4}, c=4)
         for member_id, process_id in (("a", "p"), ("b", "p"), ("c", "q")):
@@ -245,10 +239,10 @@ class TestProcesses:
         assert all(len(tasks) == len(set(tasks)) for tasks in held.values())
 
     def test_endpoints_are_told_when_the_member_does_not_know_them(self, scene):
-        here, there = Endpoint("here", 1), Endpoint("there", 2)
+        here, there = streams.Endpoint("here", 1), streams.Endpoint("there", 2)
         reply = scene.join("a", user_endpoint=here)
         assert reply.partitions_by_endpoint == (
-            EndpointPartitions(here, (TopicPartitions("in", (0, 1, 2, 3)),)),
+            streams.EndpointPartitions(here, (streams.TopicPartitions("in", (0, 1, 2, 3)),)),
         )
         assert reply.endpoint_information_epoch == 0, "a group that was just made forgets it"
         scene.join("b", user_endpoint=there)
@@ -256,21 +250,21 @@ class TestProcesses:
         reply = scene.beat("a", 3)
         assert reply.endpoint_information_epoch == 3
         assert reply.partitions_by_endpoint == (
-            EndpointPartitions(there, (TopicPartitions("in", (2, 3)),)),
-            EndpointPartitions(here, (TopicPartitions("in", (0, 1)),)),
+            streams.EndpointPartitions(there, (streams.TopicPartitions("in", (2, 3)),)),
+            streams.EndpointPartitions(here, (streams.TopicPartitions("in", (0, 1)),)),
         )
         assert scene.beat("a", 3, endpoint_information_epoch=3).partitions_by_endpoint is None
 
     def test_a_group_that_follows_one_of_offsets_only_keeps_its_epoch_of_endpoints(self, scene):
         offsets = {TopicPartition("in", 0): OffsetAndMetadata(offset=1)}
         scene.process(OffsetCommitRequest(group_id="app", offsets=offsets))
-        assert scene.join("a", user_endpoint=Endpoint("here", 1)).endpoint_information_epoch == 1
+        assert scene.join("a", user_endpoint=streams.Endpoint("here", 1)).endpoint_information_epoch == 1
         assert Record(GroupMetadataKey("app"), None) in scene.last.records
 
     def test_an_endpoint_without_topics_is_kafkas_own_defect(self, scenes):
         scene = scenes()
         joining = {"rebalance_timeout_ms": 1, "process_id": "p", "topology": scene.topology}
-        code = scene.error("a", 0, Tasks(), user_endpoint=Endpoint("here", 1), **joining)
+        code = scene.error("a", 0, streams.Tasks(), user_endpoint=streams.Endpoint("here", 1), **joining)
         assert code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert scene.last.reply.error_message is None
 
@@ -295,7 +289,7 @@ class TestKafka44:
     def test_a_member_that_joins_again_is_no_news_to_the_others(self, scenes, release):
         scene = scenes(release_version=release)
         scene.topics(**{"in": 4})
-        here, there = Endpoint("here", 1), Endpoint("there", 2)
+        here, there = streams.Endpoint("here", 1), streams.Endpoint("there", 2)
         scene.join("a", user_endpoint=here)
         known = scene.beat("a", 2).endpoint_information_epoch
         again = scene.join("a", user_endpoint=here).endpoint_information_epoch
@@ -380,7 +374,7 @@ class TestDelays:
         scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
         scene.topics(**{"in": 4})
         reply = scene.join("a")
-        assert (reply.member_epoch, reply.tasks) == (1, Tasks())
+        assert (reply.member_epoch, reply.tasks) == (1, streams.Tasks())
         assert scene.statuses() == ["ASSIGNMENT_DELAYED"]
         assert scene.group.state is StreamsGroupState.ASSIGNING
         scene.after(2_000)
@@ -411,7 +405,7 @@ class TestDelays:
         scene.runtime.journal = scene.journal
         scene.after(3_000)
         assert not any(scene.group.targets.values())
-        assert scene.beat("a", 1).tasks == Tasks(ALL)
+        assert scene.beat("a", 1).tasks == streams.Tasks(ALL)
 
     def test_a_wait_ends_with_a_group_that_is_deleted(self, scenes):
         scene = scenes(group_streams_initial_rebalance_delay_ms=3_000)
@@ -423,7 +417,9 @@ class TestDelays:
 
 
 def test_the_number_of_standby_tasks_is_an_input_of_targets(scenes):
-    topology = Topology(0, (Subtopology("0", ("in",), state_changelog_topics=(TopicInfo("c"),)),))
+    topology = streams.Topology(
+        0, (streams.Subtopology("0", ("in",), state_changelog_topics=(streams.TopicInfo("c"),)),)
+    )
     scene = scenes(topology)
     scene.topics(**{"in": 2}, c=2)
     scene.join("a")
@@ -431,7 +427,7 @@ def test_the_number_of_standby_tasks_is_an_input_of_targets(scenes):
     scene.settle("a", "b")
     scene.coordinator.set_group_config("app", GroupConfig(streams_num_standby_replicas=1))
     scene.settle("a", "b")
-    assert scene.member("a").assigned == Tasks({"0": (0,)}, {"0": (1,)})
+    assert scene.member("a").assigned == streams.Tasks({"0": (0,)}, {"0": (1,)})
     assert scene.group.last_assignment_configs == {"num.standby.replicas": "1"}
 
 

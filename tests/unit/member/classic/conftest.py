@@ -8,21 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -50,14 +36,14 @@ class Cooperative(RangeAssignor):
 
     def __init__(self) -> None:
         self.joins = 0
-        self.taken: list[ConsumerProtocolAssignment] = []
+        self.taken: list[consumer_protocol.ConsumerProtocolAssignment] = []
         self.again_ms: int | None = None
 
     def user_data(self) -> bytes | None:
         self.joins += 1
         return bytes([self.joins])
 
-    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
+    def on_assignment(self, assignment: consumer_protocol.ConsumerProtocolAssignment) -> int | None:
         self.taken.append(assignment)
         return self.again_ms
 
@@ -130,17 +116,20 @@ class Rig:
 
     # -- whole scenes ------------------------------------------------------------------------------------
 
-    def subscribe(self) -> JoinGroupRequest:
+    def subscribe(self) -> classic.JoinGroupRequest:
         self.do(self.member.subscribe(("t",), None, self.now))
         self.poll()
-        return self.take(JoinGroupRequest)
+        return self.take(classic.JoinGroupRequest)
 
     def joined(self, generation: int = 1, *, leads: bool = False, member_id: str = "m") -> None:
-        me = JoinGroupMember(
-            member_id=member_id, metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
+        me = classic.JoinGroupMember(
+            member_id=member_id,
+            metadata=consumer_protocol.write_subscription(
+                consumer_protocol.ConsumerProtocolSubscription(topics=("t",))
+            ),
         )
         self.answer(
-            JoinGroupResponse(
+            classic.JoinGroupResponse(
                 generation=generation,
                 protocol_type="consumer",
                 protocol_name=self.assignor.name,
@@ -151,22 +140,22 @@ class Rig:
         )
 
     def synced(self, *numbers: int) -> None:
-        given = ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
-        self.answer(SyncGroupResponse(assignment=write_assignment(given)))
+        given = consumer_protocol.ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
+        self.answer(classic.SyncGroupResponse(assignment=consumer_protocol.write_assignment(given)))
 
     def stable(self, *numbers: int) -> None:
         """In generation 1 with these partitions."""
         self.subscribe()
         self.joined()
-        self.take(SyncGroupRequest)
+        self.take(classic.SyncGroupRequest)
         self.synced(*numbers)
         assert self.member.state is S.STABLE
 
     def beat(self, code: ErrorCode = ErrorCode.NONE) -> None:
         """The next heartbeat, and its answer."""
         self.pass_time(3_000)
-        self.take(HeartbeatRequest)
-        self.answer(HeartbeatResponse(error_code=code))
+        self.take(classic.HeartbeatRequest)
+        self.answer(classic.HeartbeatResponse(error_code=code))
 
 
 @pytest.fixture

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
     read_subscription,
@@ -44,7 +37,7 @@ def test_an_application_that_does_not_poll_makes_room_for_others(new_rig) -> Non
     rig.pass_time(10_000)
     assert rig.sent == []
     rig.poll()
-    assert rig.take(JoinGroupRequest).member_id == ""
+    assert rig.take(classic.JoinGroupRequest).member_id == ""
 
 
 def test_closing_revokes_leaves_and_ends(new_rig) -> None:
@@ -104,8 +97,8 @@ def test_who_is_fenced_while_it_closes_has_lost_everything(new_rig) -> None:
     rig.do(rig.member.close(rig.now))
     assert rig.take(object).offsets[T0].offset == 9
     rig.pass_time(3_000)
-    rig.take(HeartbeatRequest)
-    rig.answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+    rig.take(classic.HeartbeatRequest)
+    rig.answer(classic.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     assert rig.calls[1:] == [("lost", [0])]
     assert (rig.member.owned_partitions(), rig.sent) == ((), [])
     assert LeaveFinished() in rig.other
@@ -121,7 +114,7 @@ def test_who_is_fenced_while_it_closes_has_lost_everything(new_rig) -> None:
 def test_who_cannot_join_is_told_why(new_rig, code: ErrorCode, said: str) -> None:
     rig = new_rig()
     rig.subscribe()
-    rig.answer(JoinGroupResponse(error_code=code))
+    rig.answer(classic.JoinGroupResponse(error_code=code))
     assert rig.member.state is S.FATAL
     (raised,) = (action.error for action in rig.other if isinstance(action, RaiseToApplication))
     assert said in str(raised)
@@ -131,7 +124,7 @@ def test_closing_in_the_middle_of_a_join_tells_whoever_has_its_id(new_rig) -> No
     rig = new_rig()
     rig.stable(0)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.do(rig.member.close(rig.now))
     assert rig.take(LeaveGroupRequest).member_id == "m"
     rig.answer(LeaveGroupResponse())
@@ -151,7 +144,7 @@ def test_closing_in_the_middle_of_the_first_join_leaves_as_whom_the_coordinator_
     rig = new_rig(group_instance_id=instance)
     rig.subscribe()
     rig.do(rig.member.close(rig.now, option))
-    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
+    rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
     assert rig.take(LeaveGroupRequest).member_id == "m"
     assert LeaveFinished() not in rig.other
     rig.answer(LeaveGroupResponse())
@@ -164,7 +157,7 @@ def test_closing_in_the_middle_of_a_first_join_that_fails_leaves_nobody_behind(n
         rig.subscribe()
         rig.do(rig.member.close(rig.now, timeout_ms=1_000))
         assert (LeaveFinished() in rig.other) is (rig is static), "a static member keeps its place anyway"
-    refused.answer(JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+    refused.answer(classic.JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
     unanswered.do(
         unanswered.member.request_failed(unanswered.token, RequestFailure.DISCONNECTED, unanswered.now)
     )
@@ -182,11 +175,11 @@ def test_who_unsubscribes_in_the_first_join_and_comes_back_does_not_take_the_old
     rig.subscribe()
     new = rig.token
     rig.token = old
-    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="old"))
+    rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="old"))
     assert rig.take(LeaveGroupRequest).member_id == "old"
     rig.token = new
-    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="new"))
-    assert rig.take(JoinGroupRequest).member_id == "new"
+    rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="new"))
+    assert rig.take(classic.JoinGroupRequest).member_id == "new"
 
 
 def test_unsubscribing_leaves_and_one_can_come_back(new_rig) -> None:
@@ -206,7 +199,7 @@ def test_a_new_subscription_is_told_at_once_and_drops_what_is_not_in_it(new_rig)
     rig.stable(0)
     rig.do(rig.member.subscribe(("u",), None, rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
-    assert read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata).topics == ("u",)
+    assert read_subscription(rig.take(classic.JoinGroupRequest).protocols[0].metadata).topics == ("u",)
 
 
 def test_a_subscription_that_changes_in_a_round_is_told_in_the_next_one(new_rig) -> None:
@@ -214,9 +207,9 @@ def test_a_subscription_that_changes_in_a_round_is_told_in_the_next_one(new_rig)
     rig.subscribe()
     rig.do(rig.member.subscribe(("t", "u"), None, rig.now))
     rig.joined()
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
-    assert read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata).topics == ("t", "u")
+    assert read_subscription(rig.take(classic.JoinGroupRequest).protocols[0].metadata).topics == ("t", "u")
 
 
 def test_the_assignor_may_want_another_round_later(new_rig) -> None:
@@ -227,25 +220,25 @@ def test_the_assignor_may_want_another_round_later(new_rig) -> None:
     rig.pass_time(2_999)
     assert rig.sent == []
     rig.pass_time(1)
-    rig.take(HeartbeatRequest)
-    rig.answer(HeartbeatResponse())
+    rig.take(classic.HeartbeatRequest)
+    rig.answer(classic.HeartbeatResponse())
     rig.assignor.again_ms = None
     rig.pass_time(2_000)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
 
 
 def test_the_application_may_want_another_round_also_while_one_runs(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.do(rig.member.rejoin(rig.now))
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.do(rig.member.rejoin(rig.now))
     rig.joined(2)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.joined(3)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
     assert rig.member.is_settled
 
@@ -254,8 +247,8 @@ def test_an_assignment_that_can_not_be_read_is_the_end_with_a_word(new_rig) -> N
     rig = new_rig()
     rig.subscribe()
     rig.joined()
-    rig.take(SyncGroupRequest)
-    rig.answer(SyncGroupResponse(assignment=b"\x00\x01\xff"))
+    rig.take(classic.SyncGroupRequest)
+    rig.answer(classic.SyncGroupResponse(assignment=b"\x00\x01\xff"))
     (error,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
     assert "assignment cannot be read" in str(error.error)
 
@@ -263,7 +256,7 @@ def test_an_assignment_that_can_not_be_read_is_the_end_with_a_word(new_rig) -> N
 def test_a_protocol_that_was_not_offered_is_the_end(new_rig) -> None:
     rig = new_rig()
     rig.subscribe()
-    rig.answer(JoinGroupResponse(generation=1, protocol_name="sticky", leader="x", member_id="m"))
+    rig.answer(classic.JoinGroupResponse(generation=1, protocol_name="sticky", leader="x", member_id="m"))
     assert rig.member.state is S.FATAL
 
 
@@ -271,7 +264,7 @@ def test_a_callback_that_raises_is_told_and_has_happened(new_rig) -> None:
     rig = new_rig()
     rig.subscribe()
     rig.joined()
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.held = []
     rig.synced(0)
     rig.do(rig.member.callback_finished(rig.held.pop().token, KeyError("x"), rig.now))

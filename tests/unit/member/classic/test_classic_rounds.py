@@ -6,15 +6,7 @@ import uuid
 
 import pytest
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -49,10 +41,10 @@ def test_a_member_gets_its_id_first_and_joins_with_it(new_rig) -> None:
     rig = new_rig()
     first = rig.subscribe()
     assert (first.member_id, first.session_timeout_ms, first.rebalance_timeout_ms) == ("", 45_000, 300_000)
-    rig.answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
-    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
+    assert rig.take(classic.JoinGroupRequest).member_id == "m"
     rig.joined()
-    sync = rig.take(SyncGroupRequest)
+    sync = rig.take(classic.SyncGroupRequest)
     assert (sync.generation, sync.member_id, sync.assignments) == (1, "m", {})
     rig.synced(0, 2)
     assert rig.member.owned_partitions() == (T0, T2)
@@ -70,10 +62,10 @@ def test_it_joins_in_a_poll_only(new_rig) -> None:
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert rig.member.state is S.UNJOINED
     rig.pass_time(3_000)
-    assert rig.take(HeartbeatRequest), "it keeps its session meanwhile"
-    rig.answer(HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    assert rig.take(classic.HeartbeatRequest), "it keeps its session meanwhile"
+    rig.answer(classic.HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
     rig.poll()
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.pass_time(60_000)
     assert rig.sent == [], "while it waits the coordinator waits with it"
 
@@ -83,16 +75,18 @@ def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
     rig.subscribe()
     metadata = write_subscription(ConsumerProtocolSubscription(topics=("t", "u")))
     members = (
-        JoinGroupMember(member_id="m", metadata=metadata),
-        JoinGroupMember(member_id="stranger", metadata=b"\x00"),
-        JoinGroupMember(member_id="a", metadata=metadata),
+        classic.JoinGroupMember(member_id="m", metadata=metadata),
+        classic.JoinGroupMember(member_id="stranger", metadata=b"\x00"),
+        classic.JoinGroupMember(member_id="a", metadata=metadata),
     )
     rig.answer(
-        JoinGroupResponse(generation=4, protocol_name="range", leader="m", member_id="m", members=members)
+        classic.JoinGroupResponse(
+            generation=4, protocol_name="range", leader="m", member_id="m", members=members
+        )
     )
     assert rig.take(CountPartitions).topics == ("t", "u")
     rig.do(rig.member.partitions_counted(rig.token, {"t": 3}, rig.now))
-    given = rig.take(SyncGroupRequest).assignments
+    given = rig.take(classic.SyncGroupRequest).assignments
     assert {name: dict(read_assignment(data).partitions) for name, data in given.items()} == {
         "m": {"t": (2,)},
         "a": {"t": (0, 1)},
@@ -104,11 +98,11 @@ def test_a_leader_that_is_told_to_skip_assigns_nothing_and_looks_for_new_partiti
     """KIP-814: otherwise nobody would notice that a topic of a static group has grown."""
     rig = new_rig(metadata_max_age_ms=1_000)
     rig.subscribe()
-    me = JoinGroupMember(
+    me = classic.JoinGroupMember(
         member_id="m", metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
     )
     rig.answer(
-        JoinGroupResponse(
+        classic.JoinGroupResponse(
             generation=2,
             protocol_name="cooperative",
             leader="m",
@@ -117,14 +111,14 @@ def test_a_leader_that_is_told_to_skip_assigns_nothing_and_looks_for_new_partiti
             skip_assignment=True,
         )
     )
-    assert rig.take(SyncGroupRequest).assignments == {}
+    assert rig.take(classic.SyncGroupRequest).assignments == {}
     rig.synced(0)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
     rig.pass_time(1_000)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
-    assert rig.take(JoinGroupRequest)
+    assert rig.take(classic.JoinGroupRequest)
 
 
 def looking_leader(new_rig):
@@ -134,7 +128,7 @@ def looking_leader(new_rig):
     rig.joined(leads=True)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
     rig.pass_time(1_000)
     rig.take(CountPartitions)
@@ -151,13 +145,13 @@ def test_a_leader_looks_for_new_partitions(new_rig) -> None:
     rig.pass_time(1_000)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
-    assert rig.take(JoinGroupRequest)
+    assert rig.take(classic.JoinGroupRequest)
 
 
 def test_a_leader_s_first_look_is_compared_with_what_it_has_assigned(new_rig) -> None:
     rig = looking_leader(new_rig)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
-    assert rig.take(JoinGroupRequest)
+    assert rig.take(classic.JoinGroupRequest)
 
 
 @pytest.mark.parametrize(
@@ -185,10 +179,10 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again(new_rig) -> N
     rig.poll()
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert rig.calls[1:] == [("revoked", [0, 1])]
-    join = rig.take(JoinGroupRequest)
+    join = rig.take(classic.JoinGroupRequest)
     assert read_subscription(join.protocols[0].metadata).owned == {}
     rig.joined(2)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(1)
     assert rig.calls[2:] == [("assigned", [1])]
 
@@ -197,17 +191,17 @@ def test_a_cooperative_member_keeps_what_it_may_keep(new_rig) -> None:
     rig = new_rig()
     rig.stable(0, 1)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    join = rig.take(JoinGroupRequest)
+    join = rig.take(classic.JoinGroupRequest)
     said = read_subscription(join.protocols[0].metadata)
     assert (dict(said.owned), said.generation) == ({"t": (0, 1)}, 1)
     rig.joined(2)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
     assert rig.calls == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
-    again = read_subscription(rig.take(JoinGroupRequest).protocols[0].metadata)
+    again = read_subscription(rig.take(classic.JoinGroupRequest).protocols[0].metadata)
     assert (dict(again.owned), again.generation) == ({"t": (0,)}, 2), "who lost something joins once more"
     rig.joined(3)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.synced(0)
     assert rig.calls[3:] == [("assigned", [])]
     assert rig.member.is_settled
@@ -225,14 +219,14 @@ def test_what_was_processed_is_committed_before_it_is_given_up(new_rig) -> None:
     assert T0 not in rig.member.positions.fetchable()  # what came now would be in no commit (KAFKA-14196)
     rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
 
 
 def test_between_two_generations_commits_wait(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     join = rig.token
     commit_id, actions = rig.member.commit({T0: OffsetAndMetadata(offset=7)}, rig.now)
     rig.do(actions)
@@ -241,7 +235,7 @@ def test_between_two_generations_commits_wait(new_rig) -> None:
     rig.do(rig.member.commit_answered(rig.token, refused, rig.now))
     rig.token = join
     rig.joined(2)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.pass_time(1_000)
     assert rig.sent == []
     rig.synced(0)
@@ -257,7 +251,7 @@ def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCo
     rig.beat(code)
     assert rig.calls[1:] == [("lost", [0, 1])]
     assert rig.member.owned_partitions() == ()
-    join = rig.take(JoinGroupRequest)
+    join = rig.take(classic.JoinGroupRequest)
     assert join.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
     assert read_subscription(join.protocols[0].metadata).generation == -1
 
@@ -268,22 +262,22 @@ def test_it_may_be_fenced_in_a_round(new_rig, at: str, code: ErrorCode) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     if at == "join":
-        rig.answer(JoinGroupResponse(error_code=code))
+        rig.answer(classic.JoinGroupResponse(error_code=code))
     else:
         rig.joined(2)
-        rig.take(SyncGroupRequest)
-        rig.answer(SyncGroupResponse(error_code=code))
+        rig.take(classic.SyncGroupRequest)
+        rig.answer(classic.SyncGroupResponse(error_code=code))
     assert rig.calls[1:] == [("lost", [0])]
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
 
 
 def test_a_callback_that_runs_is_awaited_before_everything_is_lost(new_rig) -> None:
     rig = new_rig()
     rig.subscribe()
     rig.joined()
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.held = []
     rig.synced(0)
     rig.beat(ErrorCode.UNKNOWN_MEMBER_ID)
@@ -292,7 +286,7 @@ def test_a_callback_that_runs_is_awaited_before_everything_is_lost(new_rig) -> N
     assert rig.calls[1:] == [("lost", [0])]
     assert rig.sent == []
     rig.do(rig.member.callback_finished(rig.held.pop().token, None, rig.now))
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +303,7 @@ def test_a_callback_that_runs_is_awaited_before_everything_is_lost(new_rig) -> N
 def test_what_no_retry_mends_is_the_end(new_rig, code: ErrorCode) -> None:
     rig = new_rig(group_instance_id="static")
     rig.subscribe()
-    rig.answer(JoinGroupResponse(error_code=code))
+    rig.answer(classic.JoinGroupResponse(error_code=code))
     assert rig.member.state is S.FATAL
     (error,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
     assert (error.fatal, error.error.code) == (True, code)  # type: ignore[attr-defined]
@@ -321,7 +315,7 @@ def test_a_static_member_is_fenced_for_good_by_its_successor(new_rig) -> None:
     rig = new_rig(group_instance_id="static")
     assert rig.subscribe().instance_id == "static"
     rig.joined()
-    assert rig.take(SyncGroupRequest).instance_id == "static"
+    assert rig.take(classic.SyncGroupRequest).instance_id == "static"
     rig.synced(0)
     rig.beat(ErrorCode.FENCED_INSTANCE_ID)
     assert rig.member.state is S.FATAL
@@ -332,14 +326,14 @@ def test_a_static_member_is_fenced_for_good_by_its_successor(new_rig) -> None:
 def test_a_join_is_tried_again_after_a_while(new_rig, code: ErrorCode) -> None:
     rig = new_rig()
     rig.subscribe()
-    rig.answer(JoinGroupResponse(error_code=code))
+    rig.answer(classic.JoinGroupResponse(error_code=code))
     assert rig.sent == []
     rig.pass_time(150)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     assert not rig.member.is_connected
     rig.pass_time(400)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
     rig.joined()
     assert rig.member.is_connected
 
@@ -348,11 +342,11 @@ def test_a_join_that_waits_for_others_is_no_lost_connection(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert rig.take(JoinGroupRequest).member_id == "m"
+    assert rig.take(classic.JoinGroupRequest).member_id == "m"
     rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
     assert rig.member.is_connected
     rig.pass_time(150)
-    assert rig.take(JoinGroupRequest).member_id == "m"
+    assert rig.take(classic.JoinGroupRequest).member_id == "m"
     rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     assert not rig.member.is_connected
 
@@ -361,25 +355,25 @@ def test_a_round_that_begins_anew_is_joined_at_once(new_rig) -> None:
     rig = new_rig()
     rig.subscribe()
     rig.joined()
-    rig.take(SyncGroupRequest)
-    rig.answer(SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
-    assert rig.take(JoinGroupRequest).member_id == "m"
+    rig.take(classic.SyncGroupRequest)
+    rig.answer(classic.SyncGroupResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
+    assert rig.take(classic.JoinGroupRequest).member_id == "m"
     rig.joined(2)
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
     rig.pass_time(500)
-    rig.take(JoinGroupRequest)
+    rig.take(classic.JoinGroupRequest)
 
 
 def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.beat(ErrorCode.NOT_COORDINATOR)
-    rig.take(HeartbeatRequest)
+    rig.take(classic.HeartbeatRequest)
     rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     rig.pass_time(150)
-    rig.take(HeartbeatRequest)
-    rig.answer(HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+    rig.take(classic.HeartbeatRequest)
+    rig.answer(classic.HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     assert rig.member.state is S.STABLE
     rig.beat()
     rig.beat(ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -393,12 +387,12 @@ def test_a_heartbeat_without_an_answer_makes_it_look_for_the_coordinator(
     rig = new_rig()
     rig.stable(0)
     rig.pass_time(3_000)
-    rig.take(HeartbeatRequest)
+    rig.take(classic.HeartbeatRequest)
     lookups = rig.lookups
     rig.do(rig.member.request_failed(rig.token, failure, rig.now))
     assert (rig.member.is_connected, rig.lookups) == (False, lookups + 1)
-    rig.take(HeartbeatRequest)
-    rig.answer(HeartbeatResponse())
+    rig.take(classic.HeartbeatRequest)
+    rig.answer(classic.HeartbeatResponse())
     assert (rig.member.is_connected, rig.lookups) == (True, lookups + 1)
 
 
@@ -409,16 +403,16 @@ def test_who_is_told_of_a_shutdown_says_so_in_one_more_round(new_rig) -> None:
     rig = new_rig(StreamsAssignor(uuid.UUID(int=1), (("t",),)))
     rig.subscribe()
     rig.joined()
-    rig.take(SyncGroupRequest)
+    rig.take(classic.SyncGroupRequest)
     assert rig.member.is_rebalancing
-    rig.answer(SyncGroupResponse(assignment=told))
-    (protocol,) = rig.take(JoinGroupRequest).protocols
+    rig.answer(classic.SyncGroupResponse(assignment=told))
+    (protocol,) = rig.take(classic.JoinGroupRequest).protocols
     said = read_subscription_info(read_subscription(protocol.metadata).user_data)
     assert said.error_code == AssignorError.SHUTDOWN_REQUESTED
     assert rig.member.is_rebalancing
     rig.joined(2)
-    rig.take(SyncGroupRequest)
-    rig.answer(SyncGroupResponse(assignment=told))
+    rig.take(classic.SyncGroupRequest)
+    rig.answer(classic.SyncGroupResponse(assignment=told))
     assert (rig.sent, rig.member.state, rig.member.is_rebalancing) == ([], S.STABLE, False)
 
 

@@ -5,22 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupMember,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -157,31 +143,34 @@ class Walk:
 
     def response(self, request: Any, code: ErrorCode) -> Any:
         match request:
-            case JoinGroupRequest() if not request.member_id and request.instance_id is None:
-                return JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m")
-            case JoinGroupRequest() if code:
-                return JoinGroupResponse(error_code=code)
-            case JoinGroupRequest():
+            case classic.JoinGroupRequest() if not request.member_id and request.instance_id is None:
+                return classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m")
+            case classic.JoinGroupRequest() if code:
+                return classic.JoinGroupResponse(error_code=code)
+            case classic.JoinGroupRequest():
                 self.generation += 1
                 leader = self.rng.choice(["m", "other"])
-                me = JoinGroupMember(
-                    member_id="m", metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
+                me = classic.JoinGroupMember(
+                    member_id="m",
+                    metadata=consumer_protocol.write_subscription(
+                        consumer_protocol.ConsumerProtocolSubscription(topics=("t",))
+                    ),
                 )
-                return JoinGroupResponse(
+                return classic.JoinGroupResponse(
                     generation=self.generation,
                     protocol_name="range",
                     leader=leader,
                     member_id="m",
                     members=(me,) if leader == "m" else (),
                 )
-            case SyncGroupRequest():
+            case classic.SyncGroupRequest():
                 numbers = tuple(number for number in range(4) if self.rng.random() < 0.5)
-                data = write_assignment(
-                    ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
+                data = consumer_protocol.write_assignment(
+                    consumer_protocol.ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
                 )
-                return SyncGroupResponse(error_code=code, assignment=data)
-            case HeartbeatRequest():
-                return HeartbeatResponse(error_code=code)
+                return classic.SyncGroupResponse(error_code=code, assignment=data)
+            case classic.HeartbeatRequest():
+                return classic.HeartbeatResponse(error_code=code)
         return LeaveGroupResponse(error_code=code)
 
     def pass_time(self, ms: int) -> None:

@@ -7,13 +7,8 @@ import random
 
 import pytest
 
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import JoinGroupMember, JoinGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolSubscription,
-    read_assignment,
-    read_subscription,
-    write_subscription,
-)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.classic.actions import CountPartitions
@@ -50,7 +45,7 @@ def answer(leader: str, *members: tuple[str, bytes], skips: bool = False) -> Joi
 
 
 def wants(*topics: str) -> bytes:
-    return write_subscription(ConsumerProtocolSubscription(topics=topics))
+    return consumer_protocol.write_subscription(consumer_protocol.ConsumerProtocolSubscription(topics=topics))
 
 
 def test_a_join_says_what_the_member_owns_and_waits_as_long_as_the_rebalance(rounds: Rounds) -> None:
@@ -59,7 +54,7 @@ def test_a_join_says_what_the_member_owns_and_waits_as_long_as_the_rebalance(rou
     assert rounds.in_flight == sent.token == 1
     assert sent.timeout_ms == 65_000
     (protocol,) = sent.request.protocols
-    said = read_subscription(protocol.metadata)
+    said = consumer_protocol.read_subscription(protocol.metadata)
     assert (protocol.name, said.topics, said.generation, said.rack_id) == ("range", ("t", "u"), 3, "r")
     assert {topic: sorted(numbers) for topic, numbers in said.owned.items()} == {"t": [0, 2], "u": [0]}
     request = sent.request
@@ -69,7 +64,7 @@ def test_a_join_says_what_the_member_owns_and_waits_as_long_as_the_rebalance(rou
 
 def test_a_first_join_has_no_generation(rounds: Rounds) -> None:
     (protocol,) = rounds.join("", 0, ("t",), (), (RANGE,)).request.protocols
-    assert read_subscription(protocol.metadata).generation == -1
+    assert consumer_protocol.read_subscription(protocol.metadata).generation == -1
 
 
 def test_a_sync_names_the_protocol_that_the_group_has_chosen(rounds: Rounds) -> None:
@@ -123,7 +118,9 @@ def test_a_follower_has_no_roster(rounds: Rounds) -> None:
 def test_every_member_of_the_roster_gets_bytes(rounds: Rounds) -> None:
     rounds.joined(answer("m", ("m", wants("t")), ("n", wants("t")), ("stranger", b"\x00")))
     given = rounds.assigned(RANGE, {"t": 3})
-    assert {name: dict(read_assignment(each).partitions) for name, each in given.items()} == {
+    assert {
+        name: dict(consumer_protocol.read_assignment(each).partitions) for name, each in given.items()
+    } == {
         "m": {"t": (0, 1)},
         "n": {"t": (2,)},
         "stranger": {},
