@@ -223,9 +223,8 @@ def on_a_real_broker() -> Iterator[str]:
     yield "|---|---|"
     alike: dict[str, list[str]] = {}
     for name, invariant in INVARIANTS.items():
-        judgement = invariant.on_real
-        if judgement.note:
-            note = judgement.note if judgement.judged else f"Not judged. {judgement.note}"
+        if invariant.on_real:
+            note = invariant.on_real if invariant.judged_on_real else f"Not judged. {invariant.on_real}"
             alike.setdefault(note, []).append(f"`{name}`")
     for note, names in alike.items():
         yield f"| {note} | {', '.join(names)} |"

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
-from fencepost.simulation.checkers.base import MENDED, Checker, Finding
+from fencepost.simulation.checkers.base import MENDED, OF_LOG, Checker, Finding
 from fencepost.simulation.checkers.consumer_model import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
@@ -27,14 +27,7 @@ from fencepost.simulation.kernel.observers import MembersWorldView
 _LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
 _JOINS: Final = (ConsumerMemberState.JOINING, ClassicMemberState.UNJOINED)
 """States in which a member begins to join."""
-_NOT_NOW: Final = frozenset(
-    {
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.REQUEST_TIMED_OUT,
-    }
-)
+_NOT_NOW: Final = OF_LOG | {ErrorCode.REQUEST_TIMED_OUT}
 """Responses after which the group still has its member."""
 _NO_MEMBER: Final = frozenset(
     {

@@ -32,6 +32,7 @@ from fencepost.member.consumer.states import (
 )
 from fencepost.simulation.checkers.base import (
     NOTHING,
+    OF_LOG,
     Checker,
     Finding,
     OfHosts,
@@ -53,13 +54,7 @@ _COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
 RELEASED, LEAVE_BUILT = ConsumerMemberEvent.RELEASED, ConsumerMemberEvent.LEAVE_BUILT
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
-_NOT_FINAL = (
-    None,
-    NONE,
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    ErrorCode.COORDINATOR_NOT_AVAILABLE,
-    ErrorCode.NOT_COORDINATOR,
-)
+_NOT_FINAL = (None, NONE, *OF_LOG)
 """Responses after which the coordinator may have the member; None stands for no response."""
 
 

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
-from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.base import OF_LOG, Checker, Finding
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.described import descriptions
@@ -39,14 +39,6 @@ _MANY: Final = 100
 """Number of standby tasks from which two in three have to stay: a full process may lose some."""
 _REPLAY_EVERY: Final = 60
 """Steps that wrote records between two comparisons with a replay."""
-_PASSING: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""Errors that say nothing about the group."""
 
 
 class KnownStreamsGroup:
@@ -194,7 +186,7 @@ class StreamsCoordination(Checker):
         reply = outcome.reply
         if not isinstance(reply, streams.StreamsGroupHeartbeatResponse):
             return
-        if reply.error_code in _PASSING:
+        if reply.error_code in OF_LOG:
             self._failed(request, now_ms)
             return
         expected = self._expected_error(request)
