@@ -5,10 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-FOLDERS = ("public", "coordinator", "member", "simulation")
+from tests.architecture.sources import ROOT, files, tree
+
 RELATIVE = re.compile(r"\s*(Who|What|Whether|Where|How|Whose|Which|When)\b")
 
 
@@ -30,17 +29,16 @@ def docstrings(node: ast.AST, outer: str = "") -> Iterator[tuple[str, int, str]]
         before = statement
 
 
-def relative_clauses(source: str) -> list[tuple[str, int]]:
-    """Return the name and line of each docstring in the source that opens with a relative clause."""
-    return [(name, line) for name, line, text in docstrings(ast.parse(source)) if RELATIVE.match(text)]
+def relative_clauses(source: ast.Module) -> list[tuple[str, int]]:
+    """Return the name and line of each docstring in a module that opens with a relative clause."""
+    return [(name, line) for name, line, text in docstrings(source) if RELATIVE.match(text)]
 
 
 def test_no_docstring_opens_with_a_relative_clause() -> None:
     found = [
         f"{file.relative_to(ROOT)}:{line} {name}"
-        for folder in FOLDERS
-        for file in sorted((ROOT / folder).rglob("*.py"))
-        for name, line in relative_clauses(file.read_text())
+        for file in files()
+        for name, line in relative_clauses(tree(file))
     ]
     assert found == [], "\n".join(found)
 
@@ -63,7 +61,7 @@ class Member:
     def fence(self):
         """Fence the member."""
 '''
-    assert [name for name, _line in relative_clauses(source)] == [
+    assert [name for name, _line in relative_clauses(ast.parse(source))] == [
         "",
         ".LIMIT",
         ".Member",

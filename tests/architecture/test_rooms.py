@@ -1,4 +1,4 @@
-"""Rooms and names: a public class name is used once, and no file is very long, or tiny with one importer."""
+"""Rooms and names: a public class name is used once, and no file is tiny with one importer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("public", "coordinator", "member", "simulation")
-LONGEST_FILE = 700
+from tests.architecture.sources import ROOT, files, nodes, tree
+
 SMALL_FILE = 40
 
 USED_TWICE = {
@@ -30,25 +29,18 @@ SMALL_WITH_ONE_IMPORTER: set[str] = set()
 
 def modules() -> Iterator[tuple[str, Path]]:
     """Yield all modules of the product by their dotted names."""
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if "__pycache__" not in path.parts:
-                yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+    for path in files():
+        yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
 
 
 def test_a_public_class_name_is_used_once() -> None:
     found = defaultdict(list)
     for name, path in modules():
-        for node in ast.parse(path.read_text()).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 found[node.name].append(name)
     twice = {name: places for name, places in found.items() if len(places) > 1}
     assert twice.keys() == USED_TWICE, {name: twice.get(name) for name in twice.keys() ^ USED_TWICE}
-
-
-def test_no_file_is_very_long() -> None:
-    lengths = {name: path.read_text().count("\n") for name, path in modules()}
-    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
 def imported_by() -> dict[str, set[str]]:
@@ -56,7 +48,7 @@ def imported_by() -> dict[str, set[str]]:
     known = dict(modules())
     importers: dict[str, set[str]] = defaultdict(set)
     for name, path in known.items():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fencepost."):
                 module = (node.module or "").removeprefix("fencepost.")
                 for alias in node.names:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-PACKAGES = ("public", "coordinator", "member", "simulation")
+from tests.architecture.sources import ROOT, files, nodes
+
 READS = {"read_text", "read_bytes", "load"}
 NOT_THE_USER_S = {
     "coordinator/journal/repair.py": "a journal may have any size, and was seen to be a regular file",
@@ -29,23 +29,18 @@ NOT_THE_USER_S = {
 def reads(file: Path) -> list[str]:
     """The calls in a file that read a file whole."""
     found = []
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in nodes(file):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
-        name, owner = node.func.attr, ast.unparse(node.func.value)
-        is_reading_ours = owner == "reading"
-        if name in READS and not is_reading_ours and (name != "load" or owner in {"tomllib", "json"}):
-            found.append(f"{owner}.{name}")
+        if (name := node.func.attr) in READS:
+            owner = ast.unparse(node.func.value)
+            if owner != "reading" and (name != "load" or owner in {"tomllib", "json"}):
+                found.append(f"{owner}.{name}")
     return found
 
 
 def test_files_are_read_in_one_place() -> None:
-    found = {
-        file.relative_to(ROOT).as_posix(): calls
-        for package in PACKAGES
-        for file in sorted((ROOT / package).rglob("*.py"))
-        if (calls := reads(file))
-    }
+    found = {file.relative_to(ROOT).as_posix(): calls for file in files() if (calls := reads(file))}
     assert {name: calls for name, calls in found.items() if name not in NOT_THE_USER_S} == {}
     assert NOT_THE_USER_S.keys() - found.keys() <= {"coordinator/reading.py"}, "an exception is not needed"
 
