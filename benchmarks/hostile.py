@@ -42,11 +42,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import cramjam
+from aiokafka.codec import gzip_encode, lz4_encode, snappy_encode, zstd_encode
 from kio.index import load_request_schema
 
 from fencepost.coordinator.codec.fields import WireField, wire_fields
 from fencepost.coordinator.codec.reader import LIST_COST, NUMBER_COST, STRING_COST, STRUCT_COST
+from fencepost.coordinator.codec.record_checks import MAX_RECORDS
 from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.codec.schema import MAX_REQUEST_ELEMENTS
 from fencepost.coordinator.codec.writer import LayoutField, field_writer, fields_writer, unsigned_varint
@@ -66,11 +67,11 @@ SLACK = 200
 TOPIC, GROUP = "t", "g"
 METADATA_BYTES = 4_000
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
-    "none": (0, lambda data: data),
-    "gzip": (1, lambda data: bytes(cramjam.gzip.compress(data, 9))),
-    "snappy": (2, lambda data: bytes(cramjam.snappy.compress_raw(data))),
-    "lz4": (3, lambda data: bytes(cramjam.lz4.compress(data))),
-    "zstd": (4, lambda data: bytes(cramjam.zstd.compress(data, 9))),
+    "none": (0, bytes),
+    "gzip": (1, gzip_encode),
+    "snappy": (2, snappy_encode),
+    "lz4": (3, lz4_encode),
+    "zstd": (4, zstd_encode),
 }
 """By name: the number in a batch's attributes, and what compresses."""
 
@@ -200,14 +201,17 @@ def of_schemas(size: int, is_wanted: Callable[[str], object] = bool) -> Iterator
 
 
 def of_codecs(size: int) -> Iterator[Hostile]:
-    """One batch of very many empty records, by each codec."""
+    """One batch of as many empty records as the server takes, by each codec."""
     for codec in CODECS:
-        count = size // 7 if codec == "none" else 1_000_000
-        records = b"".join(
-            b"%c\x00\x00" % (2 * (4 + len(delta))) + delta + b"\x01\x01\x00"
-            for delta in (unsigned_varint(2 * each) for each in range(count))
-        )
-        yield Hostile(f"PRODUCE {count:,} empty records, {codec}", produced(records, count, codec))
+        for count in (MAX_RECORDS >> halves for halves in itertools.count()):
+            records = b"".join(
+                b"%c\x00\x00" % (2 * (5 + len(delta))) + delta + b"\x01\x01\x00"
+                for delta in (unsigned_varint(2 * each) for each in range(count))
+            )
+            frame = produced(records, count, codec)
+            if len(frame) <= size:
+                yield Hostile(f"PRODUCE {count:,} empty records, {codec}", frame)
+                break
 
 
 def _crc32c(data: bytes) -> int:
