@@ -275,9 +275,9 @@ class Crowd(NamedTuple):
     """The request of the client that waits, if not for versions."""
 
 
-def _small_batch() -> bytes:
-    """Half a megabyte that compresses well, as JSON does."""
-    return produced(_record(b'{"name": "value"}' * 30_000), 1, "zstd")
+def _batch(size: int) -> bytes:
+    """A batch of that size that compresses well, as JSON does."""
+    return produced(_record(b'{"name": "value"}' * (size // 17)), 1, "zstd")
 
 
 def crowds() -> Iterator[Crowd]:
@@ -304,7 +304,7 @@ def crowds() -> Iterator[Crowd]:
     into_u = produced(_record(b"v"), 1, "none").replace(b"\x00\x01" + TOPIC.encode(), b"\x00\x01u", 1)
     yield Crowd("1,000 fetches of 200 partitions wait", 1_000, waiting, reads=False, good=into_u)
     bomb = produced(_record(bytes(60_000_000)), 1, "zstd")
-    yield Crowd("20 x 5 zstd bombs of 60 MB", 20, lambda _: 5 * bomb, good=_small_batch())
+    yield Crowd("20 x 5 zstd bombs of 60 MB", 20, lambda _: 5 * bomb, good=_batch(500_000))
 
     def topics(number: int) -> bytes:
         each = b"".join(

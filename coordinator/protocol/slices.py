@@ -17,7 +17,8 @@ MEDIUM, LARGE = 1, 2
 Sliced: TypeAlias = Generator[Any, None, T]
 """Work that returns a `T` once it was resumed often enough.
 
-It yields None, or the size that it has from now on. With a size it keeps nothing in memory meanwhile.
+It yields None, or the size that it has from now on: what is `LARGE` stays so. With a size it keeps nothing in
+memory meanwhile.
 """
 
 

@@ -239,8 +239,8 @@ class KafkaServerConnection(asyncio.Protocol):
 
     def _beat(self, data: bytes) -> None:
         """Handle the heartbeat that most clients send most of the time, by the shortest way."""
-        turns, share, heartbeat = self._turns, self.share, self._heartbeat
-        turns.begin(share)
+        turns, heartbeat = self._turns, self._heartbeat
+        turns.begin(self.share)
         try:
             reply = self._services.ask(heartbeat.request)
             self._out.append(heartbeat.answer(data[8:12], reply))
@@ -250,7 +250,7 @@ class KafkaServerConnection(asyncio.Protocol):
         except Exception:
             self._failed()
         finally:
-            turns.end(share)
+            turns.end()
 
     def _hold(self) -> None:
         """Count the bytes that are held, and stop reading if all connections hold too much."""

@@ -11,13 +11,14 @@ import asyncio
 import functools
 import heapq
 import itertools
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from fencepost.coordinator.codec.schema import UNCOUNTED_BYTES
-from fencepost.coordinator.protocol.slices import MEDIUM, Sliced
+from fencepost.coordinator.protocol.slices import LARGE, MEDIUM, Sliced
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.services import Asked, Services
@@ -30,6 +31,9 @@ _NOTED_S: Final = TURN_S / 4
 """Work of this many seconds may be counted in a later turn: to notice each turn would cost too much."""
 PIECE_S: Final = 0.001
 """Time after which a connection takes no further request in one piece of work, in s."""
+_LARGE_DELAY_S: Final = TURN_S / 5
+"""Time by which large work is behind, in s, since one slice of it may take longer than a turn: other clients
+that used up to that much more time are served first."""
 
 
 class Share:
@@ -58,6 +62,7 @@ class FairTurns:
         "_clock",
         "_cpu_began_s",
         "_cpu_clock",
+        "_cpu_noted_s",
         "_is_armed",
         "_light",
         "_now_s",
@@ -81,17 +86,20 @@ class FairTurns:
         self._spent_s = 0.0
         self._began_s = 0.0
         self._cpu_clock = time.thread_time
-        self._cpu_began_s = 0.0
+        self._cpu_began_s = self._cpu_noted_s = 0.0
         self._runs: Share | None = None
-        """The client whose piece runs."""
+        """The client that the running piece is charged to."""
         self._is_armed = False
         self.is_crowded = False
         """True while a piece runs, others wait, or the time of this turn is over."""
 
-    def run(self, share: Share, piece: Callable[[], None]) -> None:
-        """Run a piece of work for a client: now if no other one waits, else in its turn."""
+    def run(self, share: Share, piece: Callable[[], None], delay_s: float = 0.0) -> None:
+        """Run a piece of work for a client: now if no other one waits, else in its turn.
+
+        It is `delay_s` seconds behind the client's other work.
+        """
         if self.is_crowded:
-            due_s = self.due_s(share)
+            due_s = self.due_s(share) + delay_s
             if share.piece is None and due_s <= self._now_s + PIECE_S:
                 share.piece = piece
                 self._light.append(share)
@@ -103,7 +111,7 @@ class FairTurns:
         try:
             piece()
         finally:
-            self.end(share)
+            self.end()
 
     def begin(self, share: Share) -> None:
         """Note that a piece of work for a client begins; `end` follows. Not while it `is_crowded`."""
@@ -115,18 +123,24 @@ class FairTurns:
             clock = self._clock = asyncio.get_running_loop().time
         self._began_s = clock()
 
-    def end(self, share: Share) -> None:
+    def charge(self, share: Share) -> None:
+        """Charge the piece that runs to another client than the one whose turn it took."""
+        self._runs = share
+
+    def end(self) -> None:
         """Note that the piece of work is over."""
-        took_s = self._clock() - self._began_s  # type: ignore[misc]  # `begin` has set it
-        self._runs = None
-        share.due_s = self._now_s + took_s
+        took_s = self._took_s()
+        if took_s >= PIECE_S:
+            self._cpu_noted_s = self._cpu_clock()
+        share, self._runs = self._runs, None
+        assert share is not None
+        share.due_s = (share.due_s if share.due_s > self._now_s else self._now_s) + took_s
         self._spent_s = spent_s = self._spent_s + took_s
         if spent_s < _NOTED_S:
             self.is_crowded = bool(self._light or self._waiting)
         else:
             self._arm()
-            if spent_s >= TURN_S:
-                # On a busy machine most of it may be time in which other programs ran.
+            if spent_s >= TURN_S:  # short pieces, too, may have waited for other programs
                 self._spent_s = spent_s = min(spent_s, self._cpu_clock() - self._cpu_began_s)
             self.is_crowded = spent_s >= TURN_S or bool(self._light or self._waiting)
 
@@ -145,10 +159,16 @@ class FairTurns:
 
     def due_s(self, share: Share) -> float:
         """Return the virtual time for the next work of a client."""
-        if share is self._runs:
-            assert self._clock is not None
-            return self._now_s + self._clock() - self._began_s
-        return max(share.due_s, self._now_s)
+        due_s = max(share.due_s, self._now_s)
+        return due_s + self._took_s() if share is self._runs else due_s
+
+    def _took_s(self) -> float:
+        """Return the time that the running piece took so far, in s."""
+        took_s = self._clock() - self._began_s  # type: ignore[misc]  # `begin` has set it
+        if took_s >= PIECE_S:
+            # On a busy machine most of it may be time in which other programs ran.
+            return min(took_s, self._cpu_clock() - self._cpu_noted_s)
+        return took_s
 
     def _arm(self) -> None:
         if not self._is_armed:
@@ -156,10 +176,15 @@ class FairTurns:
             asyncio.get_running_loop().call_soon(self._turn)
 
     def _turn(self) -> None:
+        if self._spent_s >= TURN_S:
+            # First the loop reads what clients sent meanwhile.
+            self._spent_s = 0.0
+            asyncio.get_running_loop().call_soon(self._turn)
+            return
         light, waiting = self._light, self._waiting
         self._is_armed = self.is_crowded = False
         self._spent_s = 0.0
-        self._cpu_began_s = self._cpu_clock()
+        self._cpu_began_s = self._cpu_noted_s = self._cpu_clock()
         try:
             for _ in range(len(light) + len(waiting)):
                 if waiting and (not light or waiting[0][0] < self._now_s):
@@ -247,25 +272,46 @@ class _Queued(NamedTuple):
     share: Share
 
 
-class WorkQueue:
-    """Queues of sliced work on the running loop, one for each size (`MEDIUM`, `LARGE`).
+class _Lane:
+    """The work of one size: the one that is under way, and those that wait."""
 
-    One piece of work runs at a time in each of them, which bounds the memory that all clients together take:
-    a batch that is being read may take 64 MiB. Work of clients that used less time is first.
+    __slots__ = ("current", "due_s", "runs", "size", "waiting")
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.current: _Queued | None = None
+        self.waiting: list[tuple[float, int, _Queued]] = []
+        """Heap, by the virtual time of the clients."""
+        self.due_s = math.inf
+        """Virtual time of its next slice; infinite if none is due."""
+        self.runs = 0
+        """The number of times that a slice became due. Only the latest one runs."""
+
+    def works(self) -> list[_Queued]:
+        """Return all its work."""
+        waiting = [queued for _, _, queued in self.waiting]
+        return waiting if self.current is None else [self.current, *waiting]
+
+
+class WorkQueue:
+    """Lanes of sliced work on the running loop, one for each size (`MEDIUM`, `LARGE`).
+
+    One piece of work is under way in each of them, which bounds the memory that all clients together take:
+    a batch that is being read may take 64 MiB. Work of clients that used less time is first. Meanwhile the
+    work that they wait for has their priority, so that no other work delays it, and is charged to its client.
     """
 
     def __init__(self, turns: FairTurns | None = None) -> None:
         self.slices = 0
         """The number of slices after first ones. Work that sees it change was interrupted."""
         self._turns = FairTurns() if turns is None else turns
-        self._waiting: dict[int, list[tuple[float, int, _Queued]]] = {}
-        self._current: dict[int, _Queued] = {}
+        self._lanes = {size: _Lane(size) for size in (MEDIUM, LARGE)}
         self._numbers = itertools.count()
 
     @property
     def is_idle(self) -> bool:
         """True if no work waits for its next slice."""
-        return not self._current and not any(self._waiting.values())
+        return not any(lane.works() for lane in self._lanes.values())
 
     def run(self, work: Sliced[T], share: Share) -> T | asyncio.Future[T]:
         """Run the first slice now: the result, or a future of it if more slices follow.
@@ -284,42 +330,55 @@ class WorkQueue:
 
     def close(self) -> None:
         """End all work."""
-        waiting = (each for queue in self._waiting.values() for _, _, each in queue)
-        for queued in (*self._current.values(), *waiting):
+        lanes = self._lanes.values()
+        for queued in [queued for lane in lanes for queued in lane.works()]:
             queued.work.close()
             queued.future.cancel()
-        self._current.clear()
-        self._waiting.clear()
+        for lane in lanes:
+            lane.current, lane.due_s = None, math.inf
+            lane.waiting.clear()
+            lane.runs += 1
 
     def _wait(self, queued: _Queued, size: int) -> None:
-        place = self._turns.due_s(queued.share), next(self._numbers)
-        heapq.heappush(self._waiting.setdefault(size, []), (*place, queued))
-        self._begin(size)
+        lane = self._lanes[size]
+        due_s = self._turns.due_s(queued.share)
+        heapq.heappush(lane.waiting, (due_s, next(self._numbers), queued))
+        self._go_on(lane)
 
-    def _begin(self, size: int) -> None:
-        """Begin with the next work of a size, unless another one is under way."""
-        if size not in self._current and self._waiting.get(size):
-            _, _, queued = heapq.heappop(self._waiting[size])
-            self._current[size] = queued
-            self._turns.run(queued.share, functools.partial(self._slice, size, queued))
+    def _go_on(self, lane: _Lane) -> None:
+        """Run a lane's next slice when the first of the clients that wait for it is due."""
+        due_s = lane.waiting[0][0] if lane.waiting else math.inf
+        if lane.current is not None:
+            due_s = min(due_s, self._turns.due_s(lane.current.share))
+        if due_s < lane.due_s:
+            lane.due_s = due_s
+            lane.runs += 1
+            turn = Share()
+            turn.due_s = due_s
+            delay_s = _LARGE_DELAY_S if lane.size == LARGE else 0.0
+            self._turns.run(turn, functools.partial(self._slice, lane, lane.runs), delay_s)
 
-    def _slice(self, size: int, queued: _Queued) -> None:
-        if self._current.get(size) is not queued:
-            return  # closed
+    def _slice(self, lane: _Lane, run: int) -> None:
+        if run != lane.runs:
+            return  # it ran earlier, in the turn of another client, or all work ended
+        lane.due_s = math.inf
+        if lane.current is None:
+            _, _, lane.current = heapq.heappop(lane.waiting)
+        work, future, share = queued = lane.current
+        self._turns.charge(share)
         self.slices += 1
-        work, future, share = queued
         wanted: int | None = None
         try:
             if future.done():
                 work.close()
-            elif (wanted := next(work)) is None or wanted == size:
-                self._turns.run(share, functools.partial(self._slice, size, queued))
+            elif (wanted := next(work)) is None:
+                self._go_on(lane)
                 return
         except StopIteration as end:
             future.set_result(end.value)
         except Exception as error:
             future.set_exception(error)
-        del self._current[size]
+        lane.current = None
         if wanted is not None:
-            self._wait(queued, wanted)
-        self._begin(size)
+            self._wait(queued, max(wanted, lane.size))
+        self._go_on(lane)

@@ -12,6 +12,7 @@ from aiokafka import codec
 from fencepost.coordinator.codec import compression
 from fencepost.coordinator.codec.compression import MAX_UNCOMPRESSED_BYTES, decompressed
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.slices import LARGE, MEDIUM
 
 GZIP, SNAPPY, LZ4, ZSTD = 1, 2, 3, 4
 ENCODERS = {
@@ -95,6 +96,16 @@ def test_a_frame_of_many_tiny_blocks_is_read_in_slices():
     slices = sum(1 for _ in compression.opening(LZ4, frame))
     assert slices > 5
     assert decompressed(LZ4, frame) == b"x" * 50_000
+
+
+@pytest.mark.parametrize(("kind", "encode"), ALL, ids=IDS)
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [(200_000, 0), (300_000, MEDIUM), (4_000_000, MEDIUM), (5_000_000, LARGE), (60_000_000, LARGE)],
+)
+def test_records_take_the_lane_of_the_size_that_they_become(kind, encode, size, expected):
+    data = encode(bytes(size))
+    assert max((wanted or 0 for wanted in compression.opening(kind, data)), default=0) == expected
 
 
 def test_a_bomb_takes_no_more_memory_than_the_bound():

@@ -11,7 +11,9 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.server import admin_apis, cluster_apis
+from fencepost.coordinator.server import cluster as cluster_state
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.storage import Storage
 from tests.growth import assert_linear
 
@@ -164,3 +166,27 @@ async def test_the_work_of_a_request_grows_as_the_number_of_its_topics_does(brok
 
     assert_linear(run, 100)
     assert len(brokers.cluster.image.by_name) == 2 + 8 + 100 + 200
+
+
+def test_partitions_of_the_cluster_are_counted_again_only_after_a_change(monkeypatch):
+    cluster, counts = KafkaCluster(), []
+    monkeypatch.setattr(cluster_state, "MAX_CLUSTER_PARTITIONS", 10)
+    monkeypatch.setattr(
+        cluster_state, "sum", lambda numbers: counts.append(sum(numbers)) or counts[-1], raising=False
+    )
+
+    def is_full_at(partitions: int) -> None:
+        for _ in range(3):
+            cluster.check_room(partitions - 1)
+            with pytest.raises(ProtocolError, match=f"{11 - partitions} partitions exist"):
+                cluster.check_room(partitions)
+
+    cluster.add_topics({"a": 4})
+    is_full_at(7)
+    cluster.add_topics({"b": 3})
+    is_full_at(4)
+    cluster.grow_topic(cluster.image.by_name["b"], 5)
+    is_full_at(2)
+    cluster.delete_topic(cluster.image.by_name["a"])
+    is_full_at(6)
+    assert counts == [4, 7, 9, 5]

@@ -40,6 +40,8 @@ def fair(worked: Worked) -> FairTurns:
 
 
 async def a_turn() -> None:
+    """Let the loop read, and run a turn."""
+    await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
@@ -63,6 +65,25 @@ async def test_time_in_which_other_programs_ran_does_not_end_a_turn(fair: FairTu
     for _ in range(20):
         fair.run(Share(), preempted)
     assert 10 <= len(worked.names) <= 11
+
+
+async def test_time_in_which_other_programs_ran_is_not_charged(fair: FairTurns, worked: Worked) -> None:
+    cpu_s = 0.0
+    fair._cpu_clock = lambda: cpu_s
+    share = Share()
+    fair.run(share, worked.piece("x", 10.0))
+    assert share.due_s == 0.0
+
+
+async def test_the_loop_reads_after_a_long_turn_before_the_next_one(fair: FairTurns, worked: Worked) -> None:
+    heavy = Share()
+    heavy.due_s = 1.0
+    fair.run(Share(), worked.piece("long", turns.TURN_S))
+    fair.run(heavy, worked.piece("heavy", turns.TURN_S))
+    asyncio.get_running_loop().call_soon(fair.run, Share(), worked.piece("read", 0.0))
+    while len(worked.names) < 3:
+        await a_turn()
+    assert worked.names == ["long", "read", "heavy"]
 
 
 async def test_a_light_client_does_not_wait_for_all_that_heavy_ones_want(
@@ -142,6 +163,85 @@ async def test_medium_work_does_not_wait_for_large_work() -> None:
     assert sum(1 for each in done if each.startswith("bomb")) <= 100
     queue.close()
     assert all(isinstance(bomb, asyncio.Future) for bomb in bombs)
+
+
+def always(fair: FairTurns, worked: Worked, share: Share, seconds: float) -> Callable[[], None]:
+    """Return a client's piece of work that has another one behind it."""
+
+    def run() -> None:
+        worked.piece("heavy", seconds)()
+        fair.run(share, run)
+
+    return run
+
+
+async def test_work_that_a_lighter_client_waits_for_has_its_priority_and_is_charged_to_its_own_client(
+    fair: FairTurns, worked: Worked
+) -> None:
+    queue = WorkQueue(fair)
+
+    def slow(name: str, slices: int) -> Sliced[None]:
+        for _ in range(slices):
+            yield MEDIUM if not worked.names.count(name) else None
+            worked.piece(name, 0.01)()
+
+    for _ in range(20):
+        share = Share()
+        fair.run(share, always(fair, worked, share, 0.09))
+    greedy, light = Share(), Share()
+    fair.run(greedy, worked.piece("greedy", 1.0))
+    queue.run(slow("greedy", 5), greedy)
+    while worked.names.count("greedy") < 2:  # its work is under way
+        await a_turn()
+    before, at_s = len(worked.names), greedy.due_s
+    last = queue.run(slow("light", 1), light)
+    assert isinstance(last, asyncio.Future)
+    while not last.done():
+        await a_turn()
+    names = worked.names[before:]
+    assert names.count("heavy") <= 2
+    assert names.count("greedy") == 5 - 1
+    assert greedy.due_s == pytest.approx(at_s + 4 * 0.01)
+    assert light.due_s == pytest.approx(fair._now_s + 0.01)
+    queue.close()
+
+
+async def test_large_work_is_behind_clients_that_used_little_more_time(
+    fair: FairTurns, worked: Worked
+) -> None:
+    queue, done = WorkQueue(fair), list[str]()
+    slightly_ahead = Share()
+    slightly_ahead.due_s = 0.005
+    fair.run(Share(), worked.piece("x", turns.TURN_S))
+    large = queue.run(work("large", done, LARGE), Share())
+    fair.run(slightly_ahead, lambda: done.append("small"))
+    assert isinstance(large, asyncio.Future)
+    await large
+    assert done == ["small", "large"]
+
+
+async def test_large_work_with_several_parts_lets_others_in_between(fair: FairTurns) -> None:
+    queue, done = WorkQueue(fair), list[str]()
+    many = queue.run(work("many", done, *[LARGE] * 50), Share())
+    one = queue.run(work("one", done, LARGE), Share())
+    assert isinstance(one, asyncio.Future)
+    await one
+    assert done.count("many") <= 2
+    assert isinstance(many, asyncio.Future)
+    queue.close()
+
+
+async def test_large_work_does_not_become_medium_work(fair: FairTurns) -> None:
+    queue, done = WorkQueue(fair), list[str]()
+    shrinking = queue.run(work("shrinking", done, LARGE, MEDIUM, *[None] * 50), Share())
+    while len(done) < 5:
+        await a_turn()
+    medium = queue.run(work("medium", done, MEDIUM), Share())
+    assert isinstance(medium, asyncio.Future)
+    await medium
+    assert done.count("shrinking") <= 10
+    assert isinstance(shrinking, asyncio.Future)
+    queue.close()
 
 
 async def test_only_one_work_of_a_size_holds_memory() -> None:
