@@ -19,8 +19,6 @@ from fencepost.coordinator.server.loop import ServerClock
 
 DEFAULT_PORT: Final = 5552
 
-FRAMES_PER_TURN: Final = 128
-"""Frames of all connections in one turn of the loop; then other clients are served."""
 Self = TypeVar("Self", bound="StreamBroker")
 
 
@@ -72,7 +70,6 @@ class StreamBroker:
             users=self._users,
             limits=self._limits,
         )
-        self._cluster.may_take = FrameTurns(loop).may_take
         numbers = count(1)
 
         def connect(
@@ -126,26 +123,6 @@ class StreamBroker:
     def connections(self) -> tuple[RabbitServerConnection, ...]:
         """All that are open."""
         return tuple(each for listener in self._listeners.values() for each in listener.connections)
-
-
-class FrameTurns:
-    """The frames that all connections take in one turn of the loop."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._taken = 0
-
-    def may_take(self) -> bool:
-        """Return true if this turn has room for one more frame."""
-        if self._taken == 0:
-            self._loop.call_soon(self._renew)
-        elif self._taken >= FRAMES_PER_TURN:
-            return False
-        self._taken += 1
-        return True
-
-    def _renew(self) -> None:
-        self._taken = 0
 
 
 def node_name(number: int) -> str:

@@ -19,6 +19,7 @@ from fencepost.coordinator.rabbit_server import administration, consuming, hands
 from fencepost.coordinator.rabbit_server.cluster import RabbitCluster
 from fencepost.coordinator.rabbit_server.session import Handler, HandshakeStep, RabbitSession
 from fencepost.coordinator.server.accepting import socket_number
+from fencepost.coordinator.server.turns import Share
 
 log = structlog.get_logger(__name__)
 
@@ -59,8 +60,9 @@ class RabbitServerConnection(asyncio.Protocol):
         self.is_writable = True
         self._is_closing = False
         self._is_lost = False
-        self._turn: asyncio.Handle | None = None
-        """The next turn, if this one had no room for all frames."""
+        self._share = Share()
+        self._is_queued = False
+        """True while frames that came wait for their turn."""
         self._unfinished = 0
         self._timer: asyncio.TimerHandle | None = None
         self._read_at = self._written_at = self._made_at = 0.0
@@ -81,14 +83,13 @@ class RabbitServerConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """End the session with the connection."""
-        if self._turn is not None and self._is_closing:  # it was closed here, so the rest is dropped
-            self._turn.cancel()
-            self._turn = None
+        if self._is_closing:  # it was closed here, so the rest is dropped
+            self._is_queued = False
         self._is_closing = self._is_lost = True
         if self._timer is not None:
             self._timer.cancel()
         self._on_lost(self)
-        if self._turn is None:
+        if not self._is_queued:
             self._end_session()
 
     def _end_session(self) -> None:
@@ -102,8 +103,7 @@ class RabbitServerConnection(asyncio.Protocol):
         if self._is_closing:
             return
         self._frames.feed(data)
-        if self._turn is None:
-            self._work()
+        self._go_on()
         if not self._count_unfinished(self._frames.buffered):
             self.session.end(
                 f"more than {MAX_UNFINISHED_BYTES} bytes of unfinished frames in all (MAX_UNFINISHED_BYTES)"
@@ -127,8 +127,7 @@ class RabbitServerConnection(asyncio.Protocol):
             return
         self._transport.resume_reading()
         self._guarded(self.session.pump)
-        if self._turn is None:
-            self._work()
+        self._go_on()
 
     @property
     def socket_number(self) -> int:
@@ -180,27 +179,30 @@ class RabbitServerConnection(asyncio.Protocol):
 
     # -- frames -----------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        """Take the frames that are there, as far as this turn of the loop has room."""
-        self._guarded(self._take_frames)
+    def _go_on(self) -> None:
+        """Take the frames that are there, in this client's turn."""
+        if self._is_queued:
+            return
+        self._is_queued = True
+        self._cluster.turns.run(self._share, self._work)
+        if self._is_queued and not self._is_closing:
+            self._transport.pause_reading()
 
-    def _next_turn(self) -> None:
-        self._turn = None
-        self._work()
-        if self._turn is None:
-            if self._is_lost:
-                self._end_session()
-            elif self.is_writable and not self._is_closing:
-                self._transport.resume_reading()
+    def _work(self) -> None:
+        if not self._is_queued:
+            return  # closed meanwhile
+        self._is_queued = False
+        self._guarded(self._take_frames)
+        if self._is_queued:
+            return
+        if self._is_lost:
+            self._end_session()
+        elif self.is_writable and not self._is_closing:
+            self._transport.resume_reading()
 
     def _take_frames(self) -> None:
         session = self.session
         while self.is_writable and session.step is not HandshakeStep.CLOSED:
-            if self._frames.buffered and not self._cluster.may_take():
-                self._turn = self._loop.call_soon(self._next_turn)
-                if not self._is_closing:
-                    self._transport.pause_reading()
-                return
             frame = self._frames.next_frame()
             if frame is None:
                 return
@@ -209,6 +211,9 @@ class RabbitServerConnection(asyncio.Protocol):
             if session.step is HandshakeStep.OPEN and before is not HandshakeStep.OPEN:
                 self._frames.max_bytes = session.frame_max or _UNLIMITED
                 self._tick()
+            if self._frames.buffered and self._cluster.turns.is_long:
+                self._go_on()
+                return
 
     def _guarded(self, call: Callable[[], None]) -> None:
         """Run a call for this client. If it fails, other clients are not affected."""
