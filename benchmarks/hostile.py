@@ -52,6 +52,9 @@ from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.codec.schema import MAX_REQUEST_ELEMENTS
 from fencepost.coordinator.codec.writer import LayoutField, field_writer, fields_writer, unsigned_varint
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
+from fencepost.coordinator.rabbit_codec import frames
+from fencepost.coordinator.rabbit_codec.base import Frame
+from fencepost.coordinator.rabbit_codec.codec import encode
 
 WAIT_S = 1.0
 MEMORY_MB = 100
@@ -76,6 +79,15 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 """By name: the number in a batch's attributes, and what compresses."""
 
 Name = Callable[[int], str]
+OPENING: tuple[Frame, ...] = (
+    frames.PeerProperties(1),
+    frames.SaslHandshake(2),
+    frames.SaslAuthenticate(3, "PLAIN", b"\0guest\0guest"),
+    frames.Tune(1 << 20, 0),
+    frames.Open(4, "/"),
+    frames.Create(5, TOPIC, {}),
+)
+"""RabbitMQ's handshake, and a stream. Each frame has one response."""
 NAMES: dict[str, Name] = {
     "empty": lambda number: "",
     "different": lambda number: f"{number:x}",
@@ -273,6 +285,8 @@ class Crowd(NamedTuple):
     """True if the clients read responses."""
     good: bytes = b""
     """The request of the client that waits, if not for versions."""
+    opening: bytes = b""
+    """RabbitMQ's handshake, if a stream broker is meant."""
 
 
 def _batch(size: int) -> bytes:
@@ -316,14 +330,24 @@ def crowds() -> Iterator[Crowd]:
     yield Crowd("5 x CreateTopics of 2,000", 5, topics)
 
     def groups(number: int) -> bytes:
-        frames = []
+        sent = []
         for one in range(500):
             body = _text(f"g{number}-{one}") + _text(f"m{number}-{one}") + struct.pack(">i", 0) + b"\x00\x00"
             body += struct.pack(">i", 1_000) + _list([_text(TOPIC)]) + b"\x00\x00\x01\x00"
-            frames.append(_frame(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body))
-        return b"".join(frames)
+            sent.append(_frame(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, body))
+        return b"".join(sent)
 
     yield Crowd("40 x 500 groups of one member", 40, groups)
+    opening = b"".join(map(encode, OPENING))
+    single = {"single-active-consumer": "true", "name": "g"}
+
+    def consumers(_: int) -> bytes:
+        subscribed = (frames.Subscribe(9, number, TOPIC, properties=single) for number in range(200))
+        return opening + b"".join(map(encode, subscribed))
+
+    good = encode(frames.QueryOffset(9, "r", TOPIC))
+    name = "100 x 200 single active consumers join, and end together"
+    yield Crowd(name, 100, consumers, good=good, opening=opening)
 
 
 def inputs(size: int, part: str) -> Iterator[Hostile]:
@@ -333,13 +357,30 @@ def inputs(size: int, part: str) -> Iterator[Hostile]:
     yield from (each for each in of_strings_and_topologies() if part in each.name.lower())
 
 
-class Server:
-    """`fencepost serve` in a process of its own."""
+STREAM_BROKER = """
+import asyncio, signal
+from fencepost.coordinator.rabbit_server.broker import StreamBroker
 
-    def __init__(self) -> None:
-        command = Path(sys.executable).with_name("fencepost")
+async def serve():
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
+    async with StreamBroker(ports=(0,)) as broker:
+        print(*broker.addresses, flush=True)
+        await ended.wait()
+
+asyncio.run(serve())
+"""
+
+
+class Server:
+    """`fencepost serve`, or a stream broker, in a process of its own."""
+
+    def __init__(self, *, of_streams: bool = False) -> None:
+        command = [str(Path(sys.executable).with_name("fencepost")), "serve", "--port", "0"]
         self.process = subprocess.Popen(
-            [str(command), "serve", "--port", "0", "--topics", f"{TOPIC}:1,u:50"],
+            [sys.executable, "-c", STREAM_BROKER]
+            if of_streams
+            else [*command, "--topics", f"{TOPIC}:1,u:50"],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
@@ -347,7 +388,8 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         self.port = int(line.rsplit(":", 1)[1])
-        self._prepare()
+        if not of_streams:
+            self._prepare()
 
     def _prepare(self) -> None:
         """Commit large offsets: what a repeated group multiplies."""
@@ -418,11 +460,17 @@ class Waits(NamedTuple):
         return f"{self.wait_s:.2f} s ({self.wait_cpu_s:.2f} s of CPU time)"
 
 
+def _read(client: socket.socket) -> None:
+    (size,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
+    client.recv(size, socket.MSG_WAITALL)
+
+
 class WellBehaved:
     """A client that asks for versions without a pause, and notes its longest wait."""
 
-    def __init__(self, server: Server, frame: bytes = b"") -> None:
+    def __init__(self, server: Server, frame: bytes = b"", opening: bytes = b"") -> None:
         self._server = server
+        self._opening = opening
         self._frame = frame or _frame(ApiKey.API_VERSIONS, 0, b"")
         self._stopped = False
         self._longest = Waits(0.0, 0.0)
@@ -436,11 +484,13 @@ class WellBehaved:
             contextlib.suppress(OSError, struct.error),
             socket.create_connection(("127.0.0.1", self._server.port)) as client,
         ):
+            client.sendall(self._opening)
+            for _ in OPENING if self._opening else ():
+                _read(client)
             while not self._stopped:
                 self._asked_at = self._now()
                 client.sendall(self._frame)
-                (size,) = struct.unpack(">i", client.recv(4, socket.MSG_WAITALL))
-                client.recv(size, socket.MSG_WAITALL)
+                _read(client)
                 self._longest = self._with_this_wait()
                 self._asked_at = None
                 time.sleep(ASKS_EVERY_S)
@@ -512,8 +562,8 @@ class Together(NamedTuple):
 
 def crowded(crowd: Crowd) -> Together:
     """Let a crowd act against a server of its own."""
-    server = Server()
-    good = WellBehaved(server, crowd.good)
+    server = Server(of_streams=bool(crowd.opening))
+    good = WellBehaved(server, crowd.good, crowd.opening)
     time.sleep(0.5)
     before, cpu_s = server.memory_mb(), server.cpu_s()
     good.longest()
@@ -524,10 +574,14 @@ def crowded(crowd: Crowd) -> Together:
         events = selectors.EVENT_WRITE | (selectors.EVENT_READ if crowd.reads else 0)
         members.register(client, events, memoryview(crowd.frames(number)))
     most, end = 0, time.perf_counter() + CROWD_S
-    while time.perf_counter() < end:
+    while (now := time.perf_counter()) < end:
         for key, events in members.select(0.05):
             _act(members, key, events, reads=crowd.reads)
         most = max(most, server.memory_mb() - before)
+        if crowd.opening and now > end - CROWD_S / 2:
+            for key in list(members.get_map().values()):
+                members.unregister(key.fileobj)
+                key.fileobj.close()  # type: ignore[union-attr]
     waits, used = good.longest(), server.cpu_s() - cpu_s
     good.stop()
     stop_s = server.stop_s()
