@@ -1,10 +1,10 @@
-"""Classic groups against a second account of them: real steps, and the same with one thing wrong."""
+"""Classic groups against second accounts of them: real steps, and the same with one thing wrong."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pytest
@@ -12,14 +12,12 @@ import pytest
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.migration import downgrade
-from fencepost.coordinator.protocol import classic, consumer_protocol
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-    DeleteGroupsRequest,
-    DeleteGroupsResponse,
-    LeaveGroupBatchRequest,
-    LeaveGroupRequest,
+from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    write_assignment,
+    write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -34,139 +32,200 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
 
 E = ErrorCode
-SAID = consumer_protocol.write_subscription(consumer_protocol.ConsumerProtocolSubscription(topics=("x",)))
-Tamper = Callable[[Outcome], Outcome]
+Tamper: TypeAlias = Callable[[Outcome], Outcome]
+PARTITIONS = tuple(TopicPartition("x", number) for number in (0, 9))
 
 
-def same(outcome: Outcome) -> Outcome:
-    return outcome
-
-
-def given(*numbers: int) -> bytes:
-    return consumer_protocol.write_assignment(
-        consumer_protocol.ConsumerProtocolAssignment(partitions={"x": numbers} if numbers else {})
-    )
+def given(*numbers: int, topic: str = "x") -> bytes:
+    return write_assignment(ConsumerProtocolAssignment(partitions={topic: numbers} if numbers else {}))
 
 
 class Scene:
-    """A coordinator with a checker that sees its steps, or others in their place."""
+    """A coordinator with a checker that sees its steps, or others in their place.
 
-    def __init__(self, **settings: Any) -> None:
-        self.config = GroupCoordinatorConfig(**settings)
-        self.live = GroupCoordinator(self.config)
+    A script has steps such as `beat c-1`: a method below, and its arguments. `=CODE` is the right reply.
+    """
+
+    def __init__(self, script: str = "", *, checker: Any = ClassicRounds, **settings: Any) -> None:
+        self.live = GroupCoordinator(GroupCoordinatorConfig(**settings))
         self.found: list[str] = []
-        self.now_ms = 1_000
-        self.tokens = 0
+        self.now_ms, self.tokens = 1_000, 0
+        self.tamper: Tamper = lambda outcome: outcome
+        self.believes = checker is ClassicGroupsChecker
+        """True if the coordinator does what the checker sees."""
         self.world = SimpleNamespace(
-            config=self.config,
+            active=self.live,
+            config=self.live.config,
             coordinators={"b": SimpleNamespace(coordinator=self.live)},
             journal=SimpleNamespace(failing=False),
         )
-        self.checker = ClassicRounds()
+        self.checker = checker()
         self.checker.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
         self.checker.on_coordinator_state("b", "active", self.now_ms * 1_000)
         image = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
         self.step(TopicsChanged(image=image))
+        assert self.play(script) == set()
 
-    def step(self, event: Any, tamper: Tamper = same, after_ms: int = 10) -> Outcome:
+    def play(self, script: str) -> set[str]:
+        """Return what is reported."""
+        for step in filter(None, map(str.strip, script.split(";"))):
+            verb, *arguments = [word for word in step.split() if word[0] != "="]
+            outcome = getattr(self, verb)(*arguments)
+            for word in step.split():
+                assert word[0] != "=" or outcome.reply.error_code is E[word[1:]]
+        return set(self.found)
+
+    def step(self, event: Any, after_ms: int = 10) -> Outcome:
         """One event. The checker is shown another outcome than the coordinator's, if it is tampered with."""
         self.now_ms += after_ms
         outcome = self.live.handle(event, self.now_ms)
+        shown = self.tamper(outcome)
         if self.world.journal.failing and outcome.records:
-            outcome = self.live.not_written(event, outcome, E.NOT_LEADER_OR_FOLLOWER, self.now_ms)
+            shown = outcome = self.live.not_written(event, outcome, E.NOT_LEADER_OR_FOLLOWER, self.now_ms)
         else:
-            self.live.apply_batch(outcome.records)
-        self.checker.on_coordinator_step("b", event, tamper(outcome), self.now_ms * 1_000)
+            self.live.apply_batch(shown.records if self.believes else outcome.records)
+        self.checker.on_coordinator_step("b", event, shown, self.now_ms * 1_000)
         return outcome
 
-    def time(self, tamper: Tamper = same) -> Outcome:
+    def show(self, event: Any, outcome: Outcome) -> set[str]:
+        """The checker is told of what did not happen."""
+        self.checker.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
+        return set(self.found)
+
+    # -- the steps of scripts
+
+    def time(self) -> Outcome:
         """Let the time come at which the next timer runs out."""
         due = self.live.next_deadline()
         assert due is not None
-        return self.step(DeadlineReached(due), tamper, after_ms=due - self.now_ms)
+        return self.step(DeadlineReached(due), after_ms=due - self.now_ms)
 
-    def join(
-        self,
-        member_id: str = "",
-        tamper: Tamper = same,
-        *,
-        number: int = 1,
-        protocols: tuple[str, ...] = ("range",),
-        after_ms: int = 10,
-        **fields: Any,
-    ) -> Outcome:
+    def wait(self, ms: str) -> None:
+        self.now_ms += int(ms)
+
+    def new(self, number: str, *settings: str) -> Outcome:
+        return self.join("", *settings, f"number={number}")
+
+    def static(self, number: str) -> Outcome:
+        return self.join("", f"number={number}", "instance_id=i")
+
+    def join(self, member_id: str, *settings: str) -> Outcome:
         self.tokens += 1
+        fields: dict[str, Any] = dict(each.split("=") for each in settings)
+        owned = {"x": (int(fields["owned"]),)} if "owned" in fields else {}
+        said = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned=owned))
+        names = fields.get("protocols", "range").split(",")
         request = classic.JoinGroupRequest(
             group_id="g",
             protocol_type="consumer",
-            protocols=tuple(classic.JoinGroupProtocol(name, SAID) for name in protocols),
+            protocols=tuple(classic.JoinGroupProtocol(name, said) for name in names),
             member_id=member_id,
-            session_timeout_ms=fields.pop("session_ms", 10_000),
-            rebalance_timeout_ms=fields.pop("rebalance_ms", 6_000),
+            instance_id=fields.get("instance_id"),
+            session_timeout_ms=int(fields.get("session_ms", 10_000)),
+            rebalance_timeout_ms=6_000,
             client_id="c",
-            new_member_suffix=str(number),
+            new_member_suffix=fields.get("number", "1"),
             token=self.tokens,
-            **fields,
         )
-        return self.step(request, tamper, after_ms)
+        return self.step(request)
 
-    def sync(self, member_id: str, tamper: Tamper = same, generation: int = 1, **given_to: bytes) -> Outcome:
-        self.tokens += 1
-        return self.step(
-            classic.SyncGroupRequest(
-                group_id="g",
-                generation=generation,
-                member_id=member_id,
-                assignments={name.replace("_", "-"): data for name, data in given_to.items()},
-                token=self.tokens,
-            ),
-            tamper,
-        )
+    def both(self, number: str, *settings: str) -> None:
+        """A dynamic member joins, and joins again with its id."""
+        self.new(number, *settings)
+        self.join(f"c-{number}", *settings)
 
-    def beat(self, member_id: str, generation: int = 1, tamper: Tamper = same) -> Outcome:
-        request = classic.HeartbeatRequest(group_id="g", generation=generation, member_id=member_id)
-        return self.step(request, tamper)
-
-    def leave(self, *members: str, tamper: Tamper = same) -> Outcome:
-        each = tuple(LeaveGroupRequest(group_id="g", member_id=member_id) for member_id in members)
-        return self.step(LeaveGroupBatchRequest(group_id="g", members=each), tamper)
-
-    def gather(self, *numbers: int, **fields: Any) -> None:
+    def gather(self, *numbers: str) -> None:
         """Let dynamic members join an empty group, and their first round end."""
         for number in numbers:
-            self.join(number=number, **fields)
-            self.join(f"c-{number}", number=number, **fields)
+            self.both(number)
         while self.live.classic.groups["g"].state == "PreparingRebalance":
             self.time()
 
-    def stable(self) -> None:
-        """A group of `c-1`, its leader, and `c-2`, each with a partition."""
-        self.gather(1, 2)
-        self.sync("c-2")
-        self.sync("c-1", c_1=given(0), c_2=given(1))
-        assert self.live.classic.groups["g"].state == "Stable"
-        assert self.found == []
+    def sync(self, member_id: str, generation: str = "1", *shares: str) -> Outcome:
+        self.tokens += 1
+        data = {}
+        for member, _, number in (each.partition(":") for each in shares):
+            data[member] = given(int(number[-1]), topic=number[:-1] or "x")
+        request = classic.SyncGroupRequest(
+            group_id="g",
+            generation=int(generation),
+            member_id=member_id,
+            assignments=data,
+            token=self.tokens,
+        )
+        return self.step(request)
+
+    def beat(self, member_id: str, generation: str = "1") -> Outcome:
+        return self.step(
+            classic.HeartbeatRequest(group_id="g", generation=int(generation), member_id=member_id)
+        )
+
+    def leave(self, *members: str) -> Outcome:
+        each = tuple(consumer.LeaveGroupRequest(group_id="g", member_id=member_id) for member_id in members)
+        return self.step(consumer.LeaveGroupBatchRequest(group_id="g", members=each))
+
+    def commit(self, member_id: str, offset: str = "") -> Outcome:
+        values = {PARTITIONS[0]: OffsetAndMetadata(offset=int(offset))} if offset else {}
+        request = OffsetCommitRequest(group_id="g", member_id=member_id, member_epoch=1, offsets=values)
+        return self.step(request)
+
+    def delete(self) -> Outcome:
+        return self.step(consumer.DeleteGroupsRequest(group_id="g"))
+
+    def forget(self) -> Outcome:
+        """Delete offsets."""
+        return self.step(OffsetDeleteRequest(group_id="g", partitions=PARTITIONS))
+
+    def modern(self, epoch: str = "0") -> Outcome:
+        """A member of the newer protocol comes or goes."""
+        return self.step(modern(int(epoch)))
+
+    def refuse(self) -> None:
+        """The journal takes no records, or takes them again."""
+        self.world.journal.failing = not self.world.journal.failing
+
+    def pause(self) -> None:
+        self.checker.on_fault("broker-pause", "begin", "b", self.now_ms * 1_000)
+
+    def load(self) -> None:
+        """The coordinator is loaded anew."""
+        again = GroupCoordinator(self.live.config)
+        stored = [Record(GroupMetadataKey(name), value) for name, value in self.live.classic.stored.items()]
+        again.replay(stored, self.now_ms)
+        self.live = self.world.active = again
+        self.world.coordinators["b"] = SimpleNamespace(coordinator=again)
+        self.checker.on_coordinator_state("b", "active", self.now_ms * 1_000)
+
+    def end(self) -> None:
+        self.checker.on_end(self.now_ms * 1_000)
 
 
-def without_answers(outcome: Outcome) -> Outcome:
-    """Nobody who waits is answered."""
-    return msgspec.structs.replace(outcome, effects=())
+def modern(epoch: int) -> consumer.ConsumerGroupHeartbeatRequest:
+    return consumer.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="new",
+        member_epoch=epoch,
+        rebalance_timeout_ms=6_000 if epoch == 0 else -1,
+        subscribed_topic_names=("x",) if epoch == 0 else None,
+        topic_partitions={} if epoch == 0 else None,
+    )
 
 
-def without_records(outcome: Outcome) -> Outcome:
-    return msgspec.structs.replace(outcome, records=())
+PAIR = "gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1"
+"""`c-1`, its leader, and `c-2`, each with a partition."""
+
+
+def changed(**fields: Any) -> Tamper:
+    return lambda outcome: msgspec.structs.replace(outcome, **fields)
 
 
 def replying(**fields: Any) -> Tamper:
-    def tamper(outcome: Outcome) -> Outcome:
-        reply: Any = outcome.reply
-        return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(reply, **fields))
-
-    return tamper
+    return lambda outcome: changed(reply=msgspec.structs.replace(outcome.reply, **fields))(outcome)
 
 
 def answering(**fields: Any) -> Tamper:
@@ -184,373 +243,223 @@ def answering(**fields: Any) -> Tamper:
     return tamper
 
 
-@pytest.fixture
-def scene() -> Scene:
-    return Scene()
+def joined(generation: int, member_id: str, **fields: Any) -> classic.JoinGroupResponse:
+    return classic.JoinGroupResponse(generation=generation, member_id=member_id, **fields)
 
 
-@pytest.fixture
-def pair() -> Scene:
-    made = Scene()
-    made.stable()
-    return made
+def all_left(outcome: Outcome) -> Outcome:
+    members = tuple(msgspec.structs.replace(each, error_code=E.NONE) for each in outcome.reply.members)
+    return replying(members=members)(outcome)
 
 
-# -- all is right ------------------------------------------------------------------------------------------
+def one_stays(outcome: Outcome) -> Outcome:
+    return msgspec.structs.replace(outcome, effects=outcome.effects[1:])
 
 
-def test_a_life_in_which_all_is_right(pair: Scene) -> None:
-    pair.beat("c-1")
-    pair.beat("c-2", generation=0)
-    pair.beat("c-3")
-    pair.join(number=3)
-    pair.join("c-3", number=3)
-    pair.beat("c-1")
-    pair.join("c-1")
-    pair.join("c-2", number=2)
-    pair.sync("c-3", generation=2)
-    pair.sync("c-1", generation=2, c_1=given(0), c_2=given(1), c_3=given(2))
-    pair.sync("c-2", generation=2)
-    commit = OffsetCommitRequest(group_id="g", member_id="c-1", member_epoch=2, offsets={})
-    pair.step(commit)
-    pair.leave("c-1", "nobody")
-    pair.join("c-2", number=2)
-    pair.time()  # c-3 does not join
-    pair.sync("c-2", generation=3, c_2=given(0, 1))
-    for _ in range(3):
-        if pair.live.classic.groups["g"].members:
-            pair.time()
-    group = pair.live.classic.groups["g"]
-    assert (group.state, group.generation) == ("Empty", 4)
-    assert pair.found == []
+VOTES = "both 1 protocols=range,sticky; both 2 protocols=sticky,range; both 3 protocols=sticky,range"
+GATHERED = "both 1; both 2; time; time"
+"""The second one came in the first one's delay."""
+REJOINS = "static 1; time; sync i-1 1 i-1:0; static 2; static 3"
+DELAY = "both 1; wait 990; both 2; time"
+GONE = dict.fromkeys(PARTITIONS, E.NONE)
+NO_ANSWER = changed(effects=())
+
+STEPS = [
+    (PAIR + "; both 3; join c-1", changed(reply=joined(2, "c-1", leader="c-1")), "classic-rounds"),
+    (PAIR + "; join c-1; join c-2", NO_ANSWER, "classic-rounds"),
+    (DELAY, lambda _: Outcome(effects=tuple(map(told, (1, 2), ("c-1", "c-2")))), "classic-rounds"),
+    (GATHERED, answering(leader="c-2"), "classic-joined"),
+    (GATHERED, answering(members=()), "classic-joined"),
+    (GATHERED, answering(generation=2), "classic-joined"),
+    (GATHERED, answering(protocol_name="sticky"), "classic-joined"),
+    (VOTES + "; time; time", answering(protocol_name="range"), "classic-joined"),
+    (REJOINS, replying(skip_assignment=False), "classic-joined"),
+    (
+        PAIR + "; new 3 protocols=sticky =INCONSISTENT_GROUP_PROTOCOL",
+        replying(error_code=E.UNKNOWN_MEMBER_ID),
+        "classic-answers",
+    ),
+    (PAIR + "; leave c-1 nobody", all_left, "classic-answers"),
+    (PAIR + "; join c-1; beat c-2", replying(error_code=E.NONE), "classic-answers"),
+    ("new 1 session_ms=1 =INVALID_SESSION_TIMEOUT", replying(error_code=E.NONE), "classic-answers"),
+    ("join stranger =UNKNOWN_MEMBER_ID", replying(error_code=E.NONE), "classic-answers"),
+    ("gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1", answering(assignment=given(3)), "classic-synced"),
+    (PAIR + "; sync c-2", replying(assignment=b""), "classic-synced"),
+    ("gather 1 2; sync c-2; leave c-1", NO_ANSWER, "classic-synced"),
+    ("gather 1 2; sync c-2; time", one_stays, "classic-members"),
+    ("gather 1 2; sync c-1 1 c-1:0 c-2:1", changed(records=()), "classic-record"),
+    (PAIR + "; forget", replying(errors=GONE), "admin-changes"),
+    (
+        PAIR + "; leave c-1 c-2; delete",
+        replying(error_code=E.NON_EMPTY_GROUP),
+        "admin-changes",
+    ),
+    (PAIR + "; modern; beat c-1", replying(error_code=E.NONE), "classic-answers"),
+    (PAIR + "; modern; beat c-1", replying(error_code=E.UNKNOWN_MEMBER_ID), "classic-answers"),
+    (
+        PAIR + "; modern; beat c-1; join c-1; sync c-1 2",
+        changed(reply=classic.SyncGroupResponse(assignment=given(3))),
+        "classic-synced",
+    ),
+]
 
 
-def test_a_load_begins_sessions_anew(pair: Scene) -> None:
-    again = GroupCoordinator(pair.config)
-    again.replay(_journal(pair), pair.now_ms)
-    pair.live = again
-    pair.world.coordinators["b"] = SimpleNamespace(coordinator=again)
-    pair.checker.on_coordinator_state("b", "active", pair.now_ms * 1_000)
-    pair.beat("c-1")
-    pair.join("c-2", number=2, protocols=("range", "sticky"))
-    assert pair.found == []
+def told(token: int, member_id: str) -> ParkedResponse:
+    return ParkedResponse(token=token, response=joined(1, member_id))
 
 
-def _journal(scene: Scene) -> list[Record]:
-    return [Record(GroupMetadataKey(name), value) for name, value in scene.live.classic.stored.items()]
-
-
-def test_what_cannot_be_written_did_not_happen(scene: Scene) -> None:
-    scene.world.journal.failing = True
-    scene.join()
-    scene.world.journal.failing = False
-    scene.gather(1, 2)
-    scene.sync("c-2")
-    scene.world.journal.failing = True
-    scene.sync("c-1", c_1=given(0), c_2=given(1))
-    scene.world.journal.failing = False
-    scene.join("c-1")
-    scene.join("c-2", number=2)
-    assert scene.live.classic.groups["g"].generation == 2
-    assert scene.found == []
-
-
-# -- classic-rounds -----------------------------------------------------------------------------------------
-
-
-def test_a_round_that_ends_before_all_have_joined(pair: Scene) -> None:
-    def too_soon(outcome: Outcome) -> Outcome:
-        told = classic.JoinGroupResponse(generation=2, member_id="c-1", leader="c-1")
-        return msgspec.structs.replace(outcome, reply=told)
-
-    pair.join(number=3)
-    pair.join("c-3", number=3)
-    pair.join("c-1", too_soon)
-    assert pair.found == ["classic-rounds"]
-
-
-def test_a_round_that_does_not_end_when_all_have_joined(pair: Scene) -> None:
-    pair.join("c-1")  # the leader joins again: so do all
-    pair.join("c-2", without_answers, number=2)
-    assert set(pair.found) == {"classic-rounds"}
-
-
-def test_a_round_that_does_not_end_in_time(pair: Scene) -> None:
-    pair.join("c-1")
-    pair.now_ms += 6_000
-    pair.beat("c-2")
-    assert pair.found == ["classic-rounds"]
-
-
-def test_a_broker_that_stood_still_is_excused(pair: Scene) -> None:
-    pair.join("c-1")
-    pair.checker.on_fault("broker-pause", "begin", "b", pair.now_ms * 1_000)
-    pair.now_ms += 6_000
-    pair.beat("c-2")
-    assert pair.found == []
-
-
-def test_a_timer_that_nobody_had_set(pair: Scene) -> None:
-    ghost = MemberFenced(group_id="g", member_id="c-2", reason="session")
-    pair.checker.on_coordinator_step("b", DeadlineReached(), Outcome(effects=(ghost,)), pair.now_ms * 1_000)
-    assert pair.found == ["classic-members"]
-
-
-def test_first_members_gather_for_as_long_as_more_come() -> None:
-    scene = Scene(group_initial_rebalance_delay_ms=2_000)
-    scene.join(number=1)
-    scene.join("c-1", number=1)
-    scene.join(number=2, after_ms=1_000)
-    scene.join("c-2", number=2)
-    scene.time(lambda outcome: Outcome(effects=(_told(1, "c-1"), _told(2, "c-2"))))
-    assert set(scene.found) == {"classic-rounds"}
-
-
-def _told(token: int, member_id: str) -> ParkedResponse:
-    return ParkedResponse(token=token, response=classic.JoinGroupResponse(generation=1, member_id=member_id))
-
-
-# -- classic-joined -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(("script", "tamper", "broken"), STEPS)
+def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> None:
+    settings = {"group_initial_rebalance_delay_ms": 2_000} if script is DELAY else {}
+    before, last = script.rsplit(";", 1) if ";" in script else ("", script)
+    assert Scene(before, **settings).play(last) == set()
+    scene = Scene(before, **settings)
+    scene.tamper = tamper
+    assert scene.play(last) == set(broken.split())
 
 
 @pytest.mark.parametrize(
-    "fields", [{"leader": "c-2"}, {"members": ()}, {"generation": 2}, {"protocol_name": "sticky"}]
+    ("script", "broken"),
+    [
+        (
+            "beat c-1; beat c-2 0; beat c-3; both 3; beat c-1; join c-1; join c-2; sync c-3 2;"
+            "sync c-1 2 c-1:0 c-2:1 c-3:2; sync c-2 2; commit c-1; leave c-1 nobody; join c-2; time;"
+            "sync c-2 3 c-2:0; time; time",
+            "",
+        ),
+        ("load; beat c-1; join c-2 protocols=range,sticky", ""),
+        ("join c-1; wait 6000; beat c-2", "classic-rounds"),
+        ("join c-1; pause; wait 6000; beat c-2", ""),
+        ("wait 10000; commit c-9", "classic-members"),
+        ("delete =NON_EMPTY_GROUP", ""),
+        ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
+    ],
 )
-def test_those_who_joined_are_told_the_same(scene: Scene, fields: dict[str, Any]) -> None:
-    for number in (1, 2):
-        scene.join(number=number)
-        scene.join(f"c-{number}", number=number)
-    scene.time()  # the second one came in the first one's delay
-    scene.time(answering(**fields))
-    assert "classic-joined" in scene.found
+def test_the_life_of_a_pair(script: str, broken: str) -> None:
+    assert Scene(PAIR).play(script) == set(broken.split())
 
 
-def test_the_protocol_is_one_that_most_like_best(scene: Scene) -> None:
-    for number, names in ((1, ("range", "sticky")), (2, ("sticky", "range")), (3, ("sticky", "range"))):
-        scene.join(number=number, protocols=names)
-        scene.join(f"c-{number}", number=number, protocols=names)
-    scene.time()
-    scene.time(answering(protocol_name="range"))
-    assert "classic-joined" in scene.found
-
-
-def test_a_leader_that_came_back_leaves_the_assignment_alone(scene: Scene) -> None:
-    scene.join(number=1, instance_id="i")
-    scene.time()
-    scene.sync("i-1", i_1=given(0))
-    scene.join(number=2, instance_id="i")
-    assert scene.found == []
-    scene.join("", replying(skip_assignment=False), number=3, instance_id="i")
-    assert scene.found == ["classic-joined"]
-
-
-# -- classic-answers ----------------------------------------------------------------------------------------
-
-
-def test_a_member_joins_with_a_protocol_that_all_share(pair: Scene) -> None:
-    assert pair.join(number=3, protocols=("sticky",)).reply.error_code is E.INCONSISTENT_GROUP_PROTOCOL
-    assert pair.found == []
-    pair.join("", replying(error_code=E.UNKNOWN_MEMBER_ID), number=4, protocols=("sticky",))
-    assert pair.found == ["classic-answers"]
-
-
-def test_each_of_those_who_leave_is_told_the_truth(pair: Scene) -> None:
-    def all_left(outcome: Outcome) -> Outcome:
-        reply: Any = outcome.reply
-        members = tuple(msgspec.structs.replace(each, error_code=E.NONE) for each in reply.members)
-        return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(reply, members=members))
-
-    pair.leave("c-1", "nobody", tamper=all_left)
-    assert pair.found == ["classic-answers"]
-
-
-def test_a_heartbeat_of_a_member_that_is_to_join(pair: Scene) -> None:
-    pair.join("c-1")
-    pair.beat("c-2", tamper=replying(error_code=E.NONE))
-    assert pair.found == ["classic-answers"]
-
-
-def test_a_session_timeout_that_the_broker_does_not_allow(scene: Scene) -> None:
-    assert scene.join(session_ms=1).reply.error_code is E.INVALID_SESSION_TIMEOUT
-    assert scene.join("stranger").reply.error_code is E.UNKNOWN_MEMBER_ID
-    assert scene.found == []
-    scene.join("", replying(error_code=E.NONE), session_ms=1)
-    assert scene.found == ["classic-answers"]
+def test_what_cannot_be_written_did_not_happen() -> None:
+    scene = Scene("refuse; new 1; refuse; gather 1 2; sync c-2")
+    assert scene.play("refuse; sync c-1 1 c-1:0 c-2:1; refuse; join c-1; join c-2") == set()
+    assert scene.live.classic.groups["g"].generation == 2
 
 
 def test_a_full_group_takes_nobody() -> None:
-    scene = Scene(group_max_size=2)
-    scene.stable()
-    assert scene.join(number=3).reply.error_code is E.GROUP_MAX_SIZE_REACHED
-    assert scene.found == []
-    scene.join("", replying(error_code=E.MEMBER_ID_REQUIRED, member_id="c-4"), number=4)
-    assert scene.found == ["classic-answers"]
+    scene = Scene(PAIR + "; new 3 =GROUP_MAX_SIZE_REACHED", group_max_size=2)
+    scene.tamper = replying(error_code=E.MEMBER_ID_REQUIRED, member_id="c-4")
+    assert scene.play("new 4") == {"classic-answers"}
 
 
-# -- classic-synced -----------------------------------------------------------------------------------------
+def test_a_timer_that_nobody_had_set() -> None:
+    ghost = MemberFenced(group_id="g", member_id="c-2", reason="session")
+    assert Scene(PAIR).show(DeadlineReached(), Outcome(effects=(ghost,))) == {"classic-members"}
 
 
-def test_a_member_gets_what_the_leader_sent_for_it(scene: Scene) -> None:
-    scene.gather(1, 2)
-    scene.sync("c-2")
-    scene.sync("c-1", answering(assignment=given(3)), c_1=given(0), c_2=given(1))
-    assert scene.found == ["classic-synced"]
+@pytest.mark.parametrize("step", ["commit c-1 1", "beat c-1"])
+def test_a_session_that_a_member_does_not_renew(step: str) -> None:
+    scene = Scene(f"{PAIR}; {step}")
 
-
-def test_a_member_that_asks_later_gets_the_same(pair: Scene) -> None:
-    pair.sync("c-2")
-    assert pair.found == []
-    pair.sync("c-2", replying(assignment=b""))
-    assert pair.found == ["classic-synced"]
-
-
-def test_those_who_wait_are_told_that_a_round_broke_off(scene: Scene) -> None:
-    scene.gather(1, 2)
-    scene.sync("c-2")
-    scene.leave("c-1", tamper=without_answers)
-    assert scene.found == ["classic-synced"]
-
-
-# -- classic-members ----------------------------------------------------------------------------------------
-
-
-def test_members_that_do_not_sync_are_removed(scene: Scene) -> None:
-    scene.gather(1, 2)
-    scene.sync("c-2")
-    scene.time(lambda outcome: msgspec.structs.replace(outcome, effects=outcome.effects[1:]))
-    assert scene.found == ["classic-members"]
-
-
-def test_a_member_that_is_not_heard_is_removed(pair: Scene) -> None:
-    pair.now_ms += 10_000
-    pair.step(OffsetCommitRequest(group_id="g", member_id="c-9", member_epoch=1, offsets={}))
-    assert "classic-members" in pair.found
-
-
-# -- classic-record, timers-armed and admin-changes ----------------------------------------------------------
-
-
-def test_an_assignment_that_is_not_written(scene: Scene) -> None:
-    scene.gather(1, 2)
-    scene.sync("c-1", without_records, c_1=given(0), c_2=given(1))
-    assert scene.found == ["classic-record"]
-
-
-@pytest.mark.parametrize("commits", [False, True])
-def test_a_session_that_a_member_does_not_renew(pair: Scene, commits: bool) -> None:
     def not_renewed(outcome: Outcome) -> Outcome:
         key = GroupTimerKey(GroupTimerKind.SESSION, "g", "c-1")
-        pair.live.classic.timers.set(key, pair.now_ms + 5_000)
+        scene.live.classic.timers.set(key, scene.now_ms + 5_000)
         return outcome
 
-    offsets = {TopicPartition("x", 0): OffsetAndMetadata(offset=1)}
-    commit = OffsetCommitRequest(group_id="g", member_id="c-1", member_epoch=1, offsets=offsets)
-    beat = classic.HeartbeatRequest(group_id="g", generation=1, member_id="c-1")
-    pair.step(commit)
-    pair.step(beat)
-    assert pair.found == []
-    pair.step(commit if commits else beat, not_renewed)
-    assert pair.found == ["timers-armed"]
-
-
-def test_offsets_of_a_subscribed_topic_stay(pair: Scene) -> None:
-    request = OffsetDeleteRequest(group_id="g", partitions=(TopicPartition("x", 0), TopicPartition("x", 9)))
-    pair.step(request)
-    assert pair.found == []
-    pair.step(request, replying(errors={TopicPartition("x", 0): E.NONE, TopicPartition("x", 9): E.NONE}))
-    assert pair.found == ["admin-changes"]
-
-
-def test_only_an_empty_group_is_deleted(pair: Scene) -> None:
-    request = DeleteGroupsRequest(group_id="g")
-    refused = pair.step(request)
-    assert isinstance(refused.reply, DeleteGroupsResponse)
-    assert refused.reply.error_code is E.NON_EMPTY_GROUP
-    pair.leave("c-1", "c-2")
-    assert pair.found == []
-    pair.step(request, lambda _: refused)
-    assert pair.found == ["admin-changes"]
+    scene.tamper = not_renewed
+    assert scene.play(step) == {"timers-armed"}
 
 
 # -- classic-migrates ---------------------------------------------------------------------------------------
 
 
-REFUSED = Outcome(reply=ConsumerGroupHeartbeatResponse(error_code=E.GROUP_ID_NOT_FOUND))
-
-
-def consumer(member_id: str = "new", epoch: int = 0, **fields: Any) -> ConsumerGroupHeartbeatRequest:
-    return ConsumerGroupHeartbeatRequest(
-        group_id="g",
-        member_id=member_id,
-        member_epoch=epoch,
-        rebalance_timeout_ms=6_000 if epoch == 0 else -1,
-        subscribed_topic_names=("x",) if epoch == 0 else None,
-        topic_partitions={} if epoch == 0 else None,
-        **fields,
-    )
-
-
-def test_a_group_goes_over_and_back(pair: Scene) -> None:
-    pair.step(consumer())
-    assert pair.live.groups["g"].members.keys() == {"c-1", "c-2", "new"}
-    pair.beat("c-1")
-    pair.join("c-1")
-    pair.sync("c-1", generation=2)
-    pair.join(number=3, protocols=("sticky",))
-    pair.step(consumer(epoch=-1))
-    assert pair.live.classic.groups["g"].state == "PreparingRebalance"
-    pair.join("c-1")
-    pair.join("c-2", number=2)
-    assert pair.found == []
-
-
-def test_a_group_that_could_go_over_and_does_not(pair: Scene) -> None:
-    before = pair.live.classic.groups["g"]
-    pair.step(consumer(), replying(error_code=E.GROUP_ID_NOT_FOUND))
-    assert before.members.keys() == {"c-1", "c-2"}
-    pair.checker.on_coordinator_step("b", consumer(), REFUSED, pair.now_ms * 1_000)
-    assert pair.found == []  # it did, whatever the reply was
-    other = Scene()
-    other.stable()
-    other.checker.on_coordinator_step("b", consumer(), REFUSED, other.now_ms * 1_000)
-    assert other.found == ["classic-migrates"]
+def test_a_group_that_could_go_over_and_does_not() -> None:
+    refused = Outcome(reply=consumer.ConsumerGroupHeartbeatResponse(error_code=E.GROUP_ID_NOT_FOUND))
+    scene = Scene(PAIR)
+    scene.tamper = replying(error_code=E.GROUP_ID_NOT_FOUND)
+    scene.play("modern")
+    assert scene.show(modern(0), refused) == set()  # it did, whatever the reply was
+    assert Scene(PAIR).show(modern(0), refused) == {"classic-migrates"}
 
 
 def test_a_group_that_stays_behind_without_a_member_of_the_newer_protocol(
-    pair: Scene, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pair.step(consumer())
+    scene = Scene(PAIR + "; modern")
+    assert scene.live.groups["g"].members.keys() == {"c-1", "c-2", "new"}
     monkeypatch.setattr(downgrade, "may_downgrade", lambda *_, **__: False)
-    pair.step(consumer(epoch=-1))
-    assert pair.found == ["classic-migrates"]
+    assert scene.play("modern -1") == {"classic-migrates"}
 
 
 def test_a_classic_member_of_a_consumer_group_that_keeps_an_expression(
-    pair: Scene, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pair.step(consumer())
-    pair.beat("c-1")
+    scene = Scene(PAIR + "; modern; beat c-1")
     with MUTANTS["expression-outlives-its-protocol"].apply():
-        group = pair.live.groups["g"]
+        group = scene.live.groups["g"]
         kept = msgspec.structs.replace(group.members["c-1"], subscribed_topic_regex="x.*")
         monkeypatch.setitem(group._members, "c-1", kept)
-        pair.join("c-1")
-    assert "classic-migrates" in pair.found
+        assert "classic-migrates" in scene.play("join c-1")
 
 
-@pytest.mark.parametrize("code", [E.NONE, E.UNKNOWN_MEMBER_ID])
-def test_a_classic_member_of_a_consumer_group_is_told_to_join_again(pair: Scene, code: ErrorCode) -> None:
-    pair.step(consumer())
-    pair.beat("c-1", tamper=replying(error_code=code))
-    assert pair.found == ["classic-answers"]
+# -- what is on record, and what leaders give to whom --------------------------------------------------------
+
+ROUND = "both 1; both 2; time; time"
+OWNER = "both 1; both 2 owned=1; time; time"
+RIGHT = ROUND + "; sync c-1 1 c-1:0 c-2:1"
 
 
-def test_a_classic_member_of_a_consumer_group_gets_what_is_assigned_to_it(pair: Scene) -> None:
-    pair.step(consumer())
-    pair.beat("c-1")
-    pair.join("c-1")
-    generation = pair.live.groups["g"].members["c-1"].member_epoch
-    pair.sync(
-        "c-1", lambda _: Outcome(reply=classic.SyncGroupResponse(assignment=given(3))), generation=generation
-    )
-    assert pair.found == ["classic-synced"]
+def writing(**fields: Any) -> Tamper:
+    """What is written of the group differs."""
+
+    def tamper(outcome: Outcome) -> Outcome:
+        (record,) = outcome.records
+        return changed(records=(Record(record.key, msgspec.structs.replace(record.value, **fields)),))(
+            outcome
+        )
+
+    return tamper
+
+
+def wrong(code: ErrorCode) -> Tamper:
+    return replying(error_code=code)
+
+
+@pytest.mark.parametrize(
+    ("script", "tamper", "broken"),
+    [
+        (
+            RIGHT + "; sync c-2 =NONE; beat c-1 =NONE; beat c-2 =NONE; beat c-1 0 =ILLEGAL_GENERATION;"
+            " beat c-3 =UNKNOWN_MEMBER_ID",
+            None,
+            "",
+        ),
+        (ROUND, None, ""),  # in the middle of a round a group is not on record
+        (ROUND + "; sync c-1 1 c-1:0 c-2:0", None, "classic-assignment"),
+        (ROUND + "; sync c-1 1 c-1:0 c-2:other1", None, "classic-assignment"),
+        (OWNER + "; sync c-1 1 c-1:0 c-2:1", None, ""),
+        (OWNER + "; sync c-1 1 c-1:1 c-2:0", None, "classic-assignment"),
+        (RIGHT + "; beat c-1", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
+        (RIGHT + "; beat c-1 0", wrong(E.NONE), "classic-answers"),
+        (RIGHT + "; beat c-3", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
+        (RIGHT + "; beat c-3", wrong(E.NONE), "classic-answers"),
+        (RIGHT + "; sync c-2", wrong(E.UNKNOWN_MEMBER_ID), "classic-answers"),
+        (RIGHT + "; sync c-2 0", wrong(E.NONE), "classic-answers"),
+        (RIGHT, writing(generation=2), "classic-record"),
+        (RIGHT, writing(leader="c-2"), "classic-record"),
+        (RIGHT, writing(protocol="roundrobin"), "classic-record"),
+        (RIGHT, writing(members=()), "classic-record"),
+    ],
+)
+def test_a_generation_and_its_record(script: str, tamper: Tamper | None, broken: str) -> None:
+    before, last = script.rsplit(";", 1)
+    scene = Scene(before, checker=ClassicGroupsChecker)
+    scene.tamper = tamper or scene.tamper
+    scene.play(last)
+    assert scene.play("end") == set(broken.split())
+    assert len(scene.found) == len(broken.split())
+
+
+def test_a_group_that_is_on_no_record_is_found() -> None:
+    scene = Scene(RIGHT, checker=ClassicGroupsChecker)
+    scene.live.classic._stored.pop("g")
+    assert scene.play("end") == {"classic-record"}

@@ -2,54 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatResponse,
-    LeaveGroupRequest,
-)
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.simulation.checkers.leaving import Leaving
-from tests.unit.simulation.member_worlds import world_of_members
-from tests.unit.simulation.test_checkers_polls import (
-    P0,
-    REFUSED,
-    SECOND,
-    answered,
-    attached,
-    heartbeat,
-    moves,
-)
+from tests.unit.simulation.member_worlds import SECOND, History, rows
 
 
-@pytest.fixture
-def member() -> Any:
+class Left(History):
     """A member of epoch 3."""
-    checker = attached(Leaving())
-    moves(checker, "subscribed", "UNSUBSCRIBED", "JOINING", 0)
-    answered(checker, heartbeat(0), ConsumerGroupHeartbeatResponse(member_epoch=3), 0)
-    return checker
+
+    def __init__(self) -> None:
+        super().__init__(Leaving())
+        self.play("0 move subscribed UNSUBSCRIBED JOINING; 0 beat 0 3")
+
+    def close(self, at_us: int) -> None:
+        self.move(at_us, "close", "STABLE", "PREPARE_LEAVING")
+
+    def fenced(self, at_us: int) -> None:
+        self.move(at_us, "fenced", "STABLE", "FENCED")
+
+    def idle(self, at_us: int) -> None:
+        self.move(at_us, "poll_timed_out", "STABLE", "PREPARE_LEAVING")
+
+    def polled(self, at_us: int) -> None:
+        self.move(at_us, "polled", "STALE", "JOINING")
+
+    def released(self, at_us: int, target: str = "JOINING") -> None:
+        self.move(at_us, "released", "FENCED", target)
 
 
-@pytest.mark.parametrize("answer", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR, None])
-def test_a_member_that_closes_says_so(member, answer):
-    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
-    if answer is not None:
-        answered(member, heartbeat(-1), ConsumerGroupHeartbeatResponse(error_code=answer), 1)
-    member.on_member_host("m", "stopped", 2 * SECOND)
-    assert member.found == ([] if answer is ErrorCode.NONE else ["leaves-told"])
+LIVES = """
+leaves and says so: 1 close; 1 beat -1 NONE; 2 host stopped ->
+leaves and is not heard: 1 close; 1 beat -1 NOT_COORDINATOR; 2 host stopped -> leaves-told
+leaves and says nothing: 1 close; 2 host stopped -> leaves-told
+leaves before the response: 1 close; 1 beat -1; 2 host stopped -> leaves-told
+leaves and could not say so in its time: 1 close; 31 host stopped ->
+was fenced and owes nothing: 1 close; 1 beat 3 UNKNOWN; 2 host stopped ->
+goes on for nothing: 1 beat 3 UNRELEASED_INSTANCE_ID; 2 beat 3 -> gives-up-rightly
+joins for nothing: 1 beat 3 UNRELEASED_INSTANCE_ID; 2 beat 0 -> gives-up-rightly
+goes on after a refusal: 1 beat 3 REFUSED; 2 beat 3 ->
+joins after a refusal: 1 beat 3 REFUSED; 2 beat 0 ->
+goes on when it is not known: 1 beat 3 UNKNOWN; 2 beat 3 ->
+joins when it is not known: 1 beat 3 UNKNOWN; 2 beat 0 ->
+frees its instance id: 1 beat 0 UNRELEASED_INSTANCE_ID; 1 beat -2 -2; 2 beat 0 ->
+stops for what it retries: 1 beat 3 LOADING; 1 move fatal_error STABLE FATAL
+    -> gives-up-rightly
+stops for what ends a membership: 1 beat 3 UNKNOWN; 1 move fatal_error STABLE FATAL -> gives-up-rightly
+stops for what nothing mends: 1 beat 3 GROUP_AUTHORIZATION_FAILED; 1 move fatal_error STABLE FATAL ->
+joins again without a leave: 1 idle; 9 polled; 9 beat 0 -> leaves-told
+joins again after a leave: 1 idle; 1 beat -1; 9 polled; 9 beat 0 ->
+joins again whatever the leave got: 1 idle; 1 beat -1 GROUP_ID_NOT_FOUND; 9 polled; 9 beat 0 ->
+returns when it has given up all: 1 fenced; 1 call lost begin 0; 3 call lost end 0; 3 released ->
+returns late: 1 fenced; 1 call lost begin 0; 3 call lost end 0; 4 released -> fenced-returns
+joins when it is closed: 0 poll begin; 1 fenced; 1 call lost begin 0; 2 host stop; 2 call lost end 0;
+    2 released ->
+joins when it is closed as a classic one: 0 poll begin; 1 fenced; 1 call lost begin 0; 2 host stop;
+    2 call lost end 0; 2 released UNJOINED ->
+joins after it was closed: 0 poll begin; 1 fenced; 1 call lost begin 0; 2 host stop; 3 call lost end 0;
+    3 released -> leaves-told
+joins after it was closed as a classic one: 0 poll begin; 1 fenced; 1 call lost begin 0; 2 host stop;
+    3 call lost end 0; 3 released UNJOINED -> leaves-told
+closes when it polls: 0 poll begin end; 1 host stop; 5 released ->
+closes when it goes on: 0 poll begin; 1 host stop; 2 host freeze; 5 host thaw; 5 released ->
+"""
 
 
-def test_a_member_that_closes_waits_for_the_response_to_its_leave(member):
-    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
-    member.takes_request("m", heartbeat(-1), SECOND)
-    member.on_member_host("m", "stopped", 2 * SECOND)
-    assert member.found == ["leaves-told"]
+@pytest.mark.parametrize(("script", "broken"), rows(LIVES))
+def test_a_member_that_may_leave(script, broken):
+    assert Left().play(script) == broken
 
 
-@pytest.mark.parametrize("request_", [heartbeat(-1), LeaveGroupRequest(group_id="g", member_id="m")])
+@pytest.mark.parametrize("classic", [False, True])
 @pytest.mark.parametrize(
     ("is_static", "stopped", "wanted", "broken"),
     [
@@ -59,118 +83,13 @@ def test_a_member_that_closes_waits_for_the_response_to_its_leave(member):
         (False, True, True, False),
     ],
 )
-def test_a_static_member_that_comes_back_keeps_its_place(request_, is_static, stopped, wanted, broken):
-    checker = Leaving()
-    world = world_of_members()
-    host = world.members["m"]
+def test_a_static_member_that_comes_back_keeps_its_place(classic, is_static, stopped, wanted, broken):
+    history = History(Leaving())
+    host = history.world.members["m"]
     host.instance_id, host.wanted = "a" if is_static else None, wanted
-    found: list[str] = []
-    checker.attach(world, lambda invariant, message, rule="": found.append(invariant))
-    checker.on_member_host("m", "start", 0)
-    if stopped:
-        checker.on_member_host("m", "stop", SECOND)
-    checker.takes_request("m", request_, SECOND)
-    assert found == (["leaves-told"] if broken else [])
-
-
-@pytest.mark.parametrize("epoch", [0, 3])
-@pytest.mark.parametrize(
-    ("code", "final"),
-    [(ErrorCode.UNRELEASED_INSTANCE_ID, True), (REFUSED, False), (ErrorCode.UNKNOWN_MEMBER_ID, False)],
-)
-def test_a_member_gives_up_after_an_error_that_nothing_mends(member, epoch, code, final):
-    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 1)
-    member.takes_request("m", heartbeat(epoch), 2 * SECOND)
-    assert member.found == (["gives-up-rightly"] if final else [])
-
-
-def test_a_member_may_leave_to_free_its_instance_id(member):
-    refused = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNRELEASED_INSTANCE_ID)
-    answered(member, heartbeat(0), refused, 1)
-    answered(member, heartbeat(-2), ConsumerGroupHeartbeatResponse(member_epoch=-2), 1)
-    member.takes_request("m", heartbeat(0), 2 * SECOND)
-    assert member.found == []
-
-
-def test_a_member_that_could_not_say_it_in_its_time_is_excused(member):
-    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
-    member.on_member_host("m", "stopped", 31 * SECOND)
-    assert member.found == []
-
-
-@pytest.mark.parametrize("leaves", [False, True])
-def test_a_member_that_did_not_poll_leaves_before_it_joins_again(member, leaves):
-    moves(member, "poll timed out", "STABLE", "PREPARE_LEAVING", 1)
-    if leaves:
-        member.takes_request("m", heartbeat(-1), SECOND)
-    moves(member, "polled", "STALE", "JOINING", 9)
-    member.takes_request("m", heartbeat(0), 9 * SECOND)
-    assert member.found == ([] if leaves else ["leaves-told"])
-
-
-def test_a_member_that_was_fenced_owes_nothing(member):
-    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
-    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 1)
-    member.on_member_host("m", "stopped", 2 * SECOND)
-    assert member.found == []
-
-
-@pytest.mark.parametrize(("at_s", "broken"), [(3, []), (4, ["fenced-returns"])])
-def test_a_fenced_member_joins_when_it_has_given_everything_up(member, at_s, broken):
-    moves(member, "fenced", "STABLE", "FENCED", 1)
-    member.on_callback("m", "lost", "begin", (P0,), SECOND)
-    member.on_callback("m", "lost", "end", (P0,), 3 * SECOND)
-    moves(member, "released", "FENCED", "JOINING", at_s)
-    assert member.found == broken
-
-
-@pytest.mark.parametrize("target", ["JOINING", "UNJOINED"])
-@pytest.mark.parametrize(("at_s", "broken"), [(2, []), (3, ["leaves-told"])])
-def test_a_member_that_was_closed_while_fenced_joins_no_more(member, target, at_s, broken):
-    member.on_poll("m", "begin", 0)
-    moves(member, "fenced", "STABLE", "FENCED", 1)
-    member.on_callback("m", "lost", "begin", (P0,), SECOND)
-    member.on_member_host("m", "stop", 2 * SECOND)
-    member.on_callback("m", "lost", "end", (P0,), at_s * SECOND)
-    moves(member, "released", "FENCED", target, at_s)
-    assert member.found == broken
-
-
-def test_an_application_that_is_busy_closes_its_member_later(member):
-    member.on_poll("m", "begin", 0)
-    member.on_poll("m", "end", 0)
-    member.on_member_host("m", "stop", SECOND)
-    moves(member, "released", "FENCED", "JOINING", 5)
-    assert member.found == []
-
-
-def test_a_member_whose_process_stood_still_may_hear_of_its_close_late(member):
-    member.on_poll("m", "begin", 0)
-    member.on_member_host("m", "stop", SECOND)
-    member.on_member_host("m", "freeze", 2 * SECOND)
-    member.on_member_host("m", "thaw", 5 * SECOND)
-    moves(member, "released", "FENCED", "JOINING", 5)
-    assert member.found == []
-
-
-@pytest.mark.parametrize(
-    ("code", "broken"),
-    [
-        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ["gives-up-rightly"]),
-        (ErrorCode.UNKNOWN_MEMBER_ID, ["gives-up-rightly"]),
-        (ErrorCode.GROUP_AUTHORIZATION_FAILED, []),
-    ],
-)
-def test_a_member_stops_only_for_what_nothing_mends(member, code, broken):
-    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 1)
-    moves(member, "fatal error", "STABLE", "FATAL", 1)
-    assert member.found == broken
-
-
-def test_the_error_of_a_leave_is_no_reason_to_give_up(member):
-    gone = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
-    moves(member, "poll timed out", "STABLE", "PREPARE_LEAVING", 1)
-    answered(member, heartbeat(-1), gone, 1)
-    moves(member, "polled", "STALE", "JOINING", 9)
-    member.takes_request("m", heartbeat(0), 9 * SECOND)
-    assert member.found == []
+    history.play("0 host start; 1 host stop" if stopped else "0 host start")
+    if classic:
+        history.send(SECOND, LeaveGroupRequest(group_id="g", member_id="m"))
+    else:
+        history.play("1 beat -1")
+    assert history.found == (["leaves-told"] if broken else [])

@@ -1,25 +1,24 @@
-"""Hand-made histories of members: callbacks, requests, records and moves, good ones and bad ones."""
+"""Histories of members: callbacks, requests, records and moves, good ones and bad ones."""
 
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
-from fencepost.member.base.transport import RequestTimedOut
+from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.members import CallbackBalance, MachineMoves
 from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
-from fencepost.simulation.kernel.observers import WorldView
-from tests.unit.simulation.member_worlds import world_of_members
+from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
@@ -29,475 +28,303 @@ def names(findings):
     return [name for name, _ in findings]
 
 
-# -- transitions -------------------------------------------------------------------------------------------
-
-
-def test_arrows_of_the_table_are_fine():
-    machine = MachineMoves()
-    assert not names(machine.move("m", "subscribed", "UNSUBSCRIBED", "JOINING"))
-    assert not names(machine.move("m", "target received", "JOINING", "RECONCILING"))
-
-
-def test_arrows_outside_of_the_table_are_flagged():
-    assert names(MachineMoves().move("m", "subscribed", "UNSUBSCRIBED", "STABLE")) == ["transitions"]
-
-
-def test_moves_that_do_not_follow_each_other_are_flagged():
-    machine = MachineMoves()
-    assert names(machine.move("m", "target received", "STABLE", "RECONCILING")) == ["transitions"]
-
-
-# -- callbacks ---------------------------------------------------------------------------------------------
-
-
-def run(watch, kind, *partitions):
-    chosen = frozenset(partitions)
-    return names(watch.begin(kind, chosen)) + names(watch.end(kind, chosen))
-
-
-def test_balanced_callbacks_are_fine():
-    watch = CallbackBalance("m")
-    assert not run(watch, "assigned", P0, P1)
-    assert not run(watch, "revoked", P0)
-    assert not run(watch, "assigned", P0)
-    assert not run(watch, "lost", P0, P1)
-    assert not names(watch.emptied("stopped"))
+def partitions(numbers):
+    return [TopicPartition("x", int(number)) for number in numbers]
 
 
 @pytest.mark.parametrize(
-    ("kind", "partitions"),
-    [("assigned", [P0]), ("revoked", [P2]), ("lost", [P0]), ("lost", [P0, P1, P2])],
-    ids=["assigned-twice", "revoked-unowned", "lost-too-little", "lost-too-much"],
+    ("moves", "broken"),
+    [
+        ([("subscribed", "UNSUBSCRIBED", "JOINING"), ("target received", "JOINING", "RECONCILING")], []),
+        ([("subscribed", "UNSUBSCRIBED", "STABLE")], ["transitions"]),  # no arrow of the table
+        ([("target received", "STABLE", "RECONCILING")], ["transitions"]),  # it was elsewhere
+    ],
 )
-def test_unbalanced_callbacks_are_flagged(kind, partitions):
-    watch = CallbackBalance("m")
-    assert not run(watch, "assigned", P0, P1)
-    assert run(watch, kind, *partitions) == ["callbacks-balanced"]
+def test_moves_follow_the_table_and_each_other(moves, broken):
+    machine = MachineMoves()
+    assert [name for move in moves for name in names(machine.move("m", *move))] == broken
 
 
-def test_an_acknowledgement_inside_a_callback_is_flagged():
-    watch = CallbackBalance("m")
-    assert not names(watch.begin("assigned", frozenset({P0})))
-    assert names(watch.acknowledges()) == ["callbacks-balanced"]
-    assert not names(watch.end("assigned", frozenset({P0})))
-    assert not names(watch.acknowledges())
+class Balanced(History):
+    """The callbacks of one process."""
+
+    def __init__(self) -> None:
+        self.found, self.watch = [], CallbackBalance("m")
+
+    def begin(self, _: int, kind: str, numbers: str = "") -> None:
+        self.found += names(self.watch.begin(kind, frozenset(partitions(numbers))))
+
+    def end(self, _: int, kind: str, numbers: str = "") -> None:
+        self.found += names(self.watch.end(kind, frozenset(partitions(numbers))))
+
+    def run(self, _: int, kind: str, numbers: str = "") -> None:
+        self.begin(0, kind, numbers)
+        self.end(0, kind, numbers)
+
+    def acknowledges(self, _: int) -> None:
+        self.found += names(self.watch.acknowledges())
+
+    def stops(self, _: int) -> None:
+        self.found += names(self.watch.emptied("stopped"))
+
+    def delivers(self, _: int, may: str) -> None:
+        assert self.watch.delivers(P0) is (may == "yes")
 
 
-def test_overlapping_callbacks_are_flagged():
-    watch = CallbackBalance("m")
-    assert not names(watch.begin("assigned", frozenset({P0})))
-    assert names(watch.begin("assigned", frozenset({P1}))) == ["callbacks-balanced"]
+CALLBACKS = """
+in balance: 0 run assigned 01; 0 run revoked 0; 0 run assigned 0; 0 run lost 01; 0 stops ->
+assigned twice: 0 run assigned 01 | 0 run assigned 0 -> callbacks-balanced
+revoked without owning: 0 run assigned 01 | 0 run revoked 2 -> callbacks-balanced
+lost too little: 0 run assigned 01 | 0 run lost 0 -> callbacks-balanced
+lost too much: 0 run assigned 01 | 0 run lost 012 -> callbacks-balanced
+acknowledged inside one: 0 begin assigned 0 | 0 acknowledges -> callbacks-balanced
+acknowledged after one: 0 begin assigned 0; 0 end assigned 0; 0 acknowledges ->
+overlapping: 0 begin assigned 0 | 0 begin assigned 1 -> callbacks-balanced
+ended without a begin: 0 end assigned 0 -> callbacks-balanced
+gone with partitions: 0 run assigned 0 | 0 stops -> callbacks-balanced
+records in between: 0 delivers no; 0 begin assigned 0; 0 delivers no; 0 end assigned 0; 0 delivers yes;
+    0 begin revoked 0; 0 delivers no ->
+"""
 
 
-def test_an_end_without_its_begin_is_flagged():
-    assert names(CallbackBalance("m").end("assigned", frozenset({P0}))) == ["callbacks-balanced"]
-
-
-def test_a_member_that_goes_with_partitions_is_flagged():
-    watch = CallbackBalance("m")
-    assert not run(watch, "assigned", P0)
-    assert names(watch.emptied("stopped")) == ["callbacks-balanced"]
-
-
-def test_records_come_between_assigned_end_and_revoked_begin():
-    watch = CallbackBalance("m")
-    assert not watch.delivers(P0)
-    list(watch.begin("assigned", frozenset({P0})))
-    assert not watch.delivers(P0)
-    list(watch.end("assigned", frozenset({P0})))
-    assert watch.delivers(P0)
-    list(watch.begin("revoked", frozenset({P0})))
-    assert not watch.delivers(P0)
+@pytest.mark.parametrize(("script", "broken"), rows(CALLBACKS))
+def test_callbacks(script, broken):
+    assert Balanced().play(script) == broken
 
 
 # -- requests ----------------------------------------------------------------------------------------------
 
 
-def heartbeat(epoch, owned=None, *, full=False, **fields):
-    if full or epoch == 0:
-        fields = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",), **fields}
-        owned = owned or {}
-    return ConsumerGroupHeartbeatRequest(
-        group_id="g", member_id="m", member_epoch=epoch, topic_partitions=owned, **fields
+def response(text: str) -> Any:
+    """What `3/5000+01` says: epoch 3, 5 s between heartbeats, 0 and 1 are assigned; or a failure's name."""
+    if text in FAILURES:
+        return FAILURES[text]
+    if text in CODES:
+        return ConsumerGroupHeartbeatResponse(error_code=CODES[text])
+    told, plus, given = text.partition("+")
+    epoch, _, interval = told.partition("/")
+    assigned = {X: tuple(map(int, given))} if given else {}
+    return ConsumerGroupHeartbeatResponse(
+        member_epoch=int(epoch),
+        heartbeat_interval_ms=int(interval or 1),
+        assignment=assigned if plus else None,
     )
 
 
-def answer(epoch, interval_ms=1):
-    return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=interval_ms)
+def request(epoch: int, *words: str) -> ConsumerGroupHeartbeatRequest:
+    """A heartbeat; it lists partitions (`owned:01`) or says everything (`full`), as a join does."""
+    fields: dict[str, Any] = {}
+    if epoch == 0 or "full" in words:
+        fields = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",), "topic_partitions": {}}
+    for key, _, value in (word.partition(":") for word in words):
+        if key == "owned":
+            fields["topic_partitions"] = {X: tuple(map(int, value))} if value else {}
+        elif key == "names":
+            fields["subscribed_topic_names"] = tuple(value)
+        elif key == "static":
+            fields["instance_id"] = "i"
+        elif key == "incomplete":
+            fields = {"rebalance_timeout_ms": -1, "subscribed_topic_names": ("x",), "topic_partitions": {}}
+    return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch, **fields)
 
 
-def with_assignment(epoch, assignment):
-    return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=1, assignment=assignment)
+JOINED = """0 move JOINING; 0 beat 0 =3; 0 move RECONCILING; 0 call assigned begin 0 1; 1 beat 3 =3;
+    1 call assigned end 0 1; 1 move ACKNOWLEDGING; 2 beat 3 owned:01; 2 move STABLE; 2 answer 3"""
+"""A member of epoch 3, which owns 0 and 1."""
+REFUSED = "0 move JOINING; 0 beat 0 static =late; 1 beat 0 static =UNRELEASED_INSTANCE_ID"
+"""A static member whose first join got no response and whose second one was refused."""
 
 
-def exchange(sender, request, response, at_us=0):
-    found = names(sender.sends(request, at_us))
-    sender.receives(request, response, at_us)
-    return found
+class Sent(History):
+    """The heartbeats of one member; times are in ms."""
+
+    unit_us = 1_000
+
+    def __init__(self) -> None:
+        self.found, self.sender = [], Sender("m", {X: "x"})
+
+    def move(self, at_us: int, state: str) -> None:  # type: ignore[override]
+        self.sender.moved(state, at_us)
+
+    def call(self, at_us: int, kind: str, phases: str, *numbers: str) -> None:
+        for phase in phases.split("+"):
+            self.sender.callback(kind, phase, partitions(numbers))
+
+    def beat(self, at_us: int, epoch: str, *words: str) -> None:  # type: ignore[override]
+        """A heartbeat; a word `=3` is the response to it."""
+        self.last = request(int(epoch), *words)
+        self.found += names(self.sender.sends(self.last, at_us))
+        for word in words:
+            if word[0] == "=":
+                self.answer(at_us, word[1:])
+
+    def answer(self, at_us: int, text: str) -> None:  # type: ignore[override]
+        """The last heartbeat is answered."""
+        self.sender.receives(self.last, response(text), at_us)
+
+    def keep(self, _: int) -> None:
+        self.kept = self.last
+
+    def older(self, at_us: int, text: str) -> None:
+        """The heartbeat that was kept is answered."""
+        self.sender.receives(self.kept, response(text), at_us)
+
+    def commit(self, _: int, epoch: str) -> None:  # type: ignore[override]
+        commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=int(epoch), offsets={})
+        self.found += names(self.sender.commits(commit))
+
+    def search(self, at_us: int) -> None:
+        """It looks for its coordinator, for half a minute at most."""
+        self.found += names(self.sender.search(30_000_000, at_us))
+
+    def silent(self, at_us: int) -> None:
+        self.found += names(self.sender.silent(at_us))
+
+    def gives_up(self, _: int) -> None:
+        self.found += names(self.sender.gave_up())
+
+    def forgets(self, _: int) -> None:
+        """It knows no interval, so that no heartbeat is early."""
+        self.sender.early_us = 0
 
 
-@pytest.fixture
-def sender():
-    """Joined: epoch 3, owns P0 and P1."""
-    it = Sender("m", {X: "x"})
-    it.moved("JOINING", 0)
-    assert not exchange(it, heartbeat(0), answer(3))
-    it.moved("RECONCILING", 0)
-    it.callback("assigned", "begin", [P0, P1])
-    assert not exchange(it, heartbeat(3), answer(3), 1_000)
-    it.callback("assigned", "end", [P0, P1])
-    it.moved("ACKNOWLEDGING", 0)
-    acknowledgement = heartbeat(3, {X: (0, 1)})
-    assert not names(it.sends(acknowledgement, 2_000))
-    it.moved("STABLE", 2_000)
-    it.receives(acknowledgement, answer(3), 2_000)
-    return it
-
-
-REFUSED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNRELEASED_INSTANCE_ID)
-
-
-def static(epoch):
-    return heartbeat(epoch, instance_id="i")
-
-
-@pytest.fixture
-def refused():
-    """A static member whose first join got no response and whose second one was refused."""
-    it = Sender("m", {X: "x"})
-    it.moved("JOINING", 0)
-    assert not exchange(it, static(0), RequestTimedOut("late"))
-    assert not exchange(it, static(0), REFUSED, 1_000)
-    return it
-
-
-def test_a_member_that_frees_its_own_instance_id_is_fine(refused):
-    assert not names(refused.sends(static(-2), 2_000))
-    assert not names(refused.sends(static(-2), 3_000)), "the response to the first leave was lost"
-    assert not names(refused.sends(static(0), 4_000))
-    assert not names(refused.gave_up())
-
-
-def test_a_member_that_gives_up_for_its_own_instance_id_is_flagged(refused):
-    assert names(refused.gave_up()) == ["frees-own-instance"]
-
-
-def test_a_member_that_asks_again_for_its_own_instance_id_is_flagged(refused):
-    assert names(refused.sends(static(0), 2_000)) == ["frees-own-instance"]
-
-
-def test_a_member_that_never_may_have_joined_may_give_up():
-    it = Sender("m", {X: "x"})
-    it.moved("JOINING", 0)
-    assert not exchange(it, static(0), REFUSED)
-    assert not names(it.gave_up())
-
-
-def test_a_leave_for_good_while_joining_is_flagged(refused):
-    assert names(refused.sends(static(-1), 2_000)) == ["one-in-flight"]
-
-
-def test_a_heartbeat_in_flight_excludes_another(sender):
-    keepalive = heartbeat(3)
-    assert not names(sender.sends(keepalive, 3_000))
-    assert names(sender.sends(keepalive, 4_000)) == ["one-in-flight"]
-
-
-def test_a_leave_does_not_wait(sender):
-    assert not names(sender.sends(heartbeat(3), 3_000))
-    sender.moved("PREPARE_LEAVING", 0)
-    sender.callback("revoked", "begin", [P0, P1])
-    sender.callback("revoked", "end", [P0, P1])
-    sender.moved("LEAVING", 0)
-    assert not names(sender.sends(heartbeat(-1), 4_000))
-
-
-@pytest.mark.parametrize("state", ["FENCED", "STALE", "FATAL", "UNSUBSCRIBED"])
-def test_a_heartbeat_out_of_the_group_is_flagged(sender, state):
-    sender.moved(state, 0)
-    assert "one-in-flight" in names(sender.sends(heartbeat(3), 3_000))
-
-
-def test_an_incomplete_join_is_flagged():
-    sender = Sender("m", {})
-    sender.moved("JOINING", 0)
-    assert names(sender.sends(heartbeat(0, rebalance_timeout_ms=-1), 0)) == ["request-fields"]
-
-
-@pytest.mark.parametrize(("assignor", "broken"), [(None, []), ("range", ["request-fields"])])
-def test_a_join_asks_for_the_assignor_of_its_settings(assignor, broken):
-    found: list[str] = []
-    checker = Requests()
-    checker.attach(
-        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
-    )
-    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
-    checker.on_member_request("m", heartbeat(0, server_assignor=assignor), 0)
-    assert found == broken
-
-
-def test_a_static_leave_without_its_instance_is_flagged(sender):
-    sender.moved("LEAVING", 0)
-    assert names(sender.sends(heartbeat(-2), 3_000)) == ["request-fields"]
-    assert not names(sender.sends(heartbeat(-2, instance_id="i"), 3_000))
+BEATS_ALONE = """
+gives up its instance: 0 move JOINING; 0 beat 0 static =UNRELEASED_INSTANCE_ID; 0 gives_up ->
+joins with less than everything: 0 move JOINING; 0 beat 0 incomplete -> request-fields
+joins without a subscription: 0 move JOINING; 0 beat 0 names: -> request-fields
+has nothing to acknowledge: 0 move JOINING; 0 beat 0 =3+; 0 move STABLE; 1 beat 3 owned: -> request-fields
+is silent after its join: 0 move JOINING; 0 beat 0 =1/5000 | 7000 beat 1 -> heartbeats-go-on
+"""
+BEATS_REFUSED = """
+frees its instance: 2 beat -2 static; 3 beat -2 static; 4 beat 0 static; 4 gives_up ->
+gives up for itself: 2 gives_up -> frees-own-instance
+asks again: 2 beat 0 static -> frees-own-instance
+leaves for good: 2 beat -1 static -> one-in-flight
+"""
+BEATS = """
+sends two: 3 beat 3; 4 beat 3 -> one-in-flight
+does not wait to leave: 3 beat 3; 3 move PREPARE_LEAVING; 3 call revoked begin+end 0 1; 3 move LEAVING;
+    4 beat -1 ->
+sends one when fenced: 3 move FENCED; 3 beat 3 -> one-in-flight epoch-as-answered
+sends one when stale: 3 move STALE; 3 beat 3 -> one-in-flight epoch-as-answered
+sends one after a fatal error: 3 move FATAL; 3 beat 3 -> one-in-flight epoch-as-answered
+sends one without a subscription: 3 move UNSUBSCRIBED; 3 beat 3 -> one-in-flight epoch-as-answered
+leaves for a while without an instance: 3 move LEAVING; 3 beat -2 -> request-fields
+leaves for a while: 3 move LEAVING; 3 beat -2 static ->
+says too little after a loss: 3 beat 3 =late; 4 beat 3 -> request-fields
+says too little after an error: 3 beat 3 =NOT_COORDINATOR; 4 beat 3 -> request-fields
+says everything after a loss: 3 beat 3 =late; 4 beat 3 full owned:01 =3; 5 beat 3 ->
+lists less than it owns: 3 beat 3 owned:0 -> owned-honest
+lists more than it owns: 3 beat 3 owned:012 -> owned-honest
+lists nothing: 3 beat 3 owned: -> owned-honest
+lists the same again: 3 beat 3 owned:01 -> request-fields
+lists what it was assigned again: 3 beat 3 =3+01; 4 beat 3 owned:01 -> request-fields
+lists what differs from its assignment: 3 beat 3 =3+0; 4 beat 3 owned:01 -> reconciles-on
+acknowledges each target: 3 move ACKNOWLEDGING; 3 beat 3 owned:01; 3 move RECONCILING; 3 move ACKNOWLEDGING;
+    4 answer 3; 4 beat 3 owned:01 ->
+lists all after a callback raised: 3 call revoked begin+raised 1; 3 beat 3 owned:01 ->
+acknowledges at once: 3 move ACKNOWLEDGING; 90 beat 3 ->
+acknowledges late: 3 move ACKNOWLEDGING; 110 beat 3 -> heartbeats-go-on
+acknowledges after one in flight: 3 beat 3 =3/5000; 3 forgets; 3.5 beat 3; 4 move ACKNOWLEDGING;
+    3000 answer 3/5000; 3090 beat 3 ->
+acknowledges after a failure: 3 beat 3 =3/5000; 3 forgets; 3.5 beat 3 =late; 4 move ACKNOWLEDGING;
+    900 beat 3 full owned:01 ->
+acknowledges after a search: 3 beat 3 =3/5000; 3 forgets; 4 move ACKNOWLEDGING; 5 search; 900 beat 3 ->
+acknowledges no more: 3 beat 3 =3/5000; 3 forgets; 4 move ACKNOWLEDGING; 4 move RECONCILING; 900 beat 3 ->
+owns until a revoked callback ends: 3 call revoked begin 1; 3 beat 3 owned:01 =3 ->
+lists what it has let go: 3 call revoked begin 1; 3 beat 3 owned:01 =3; 3 call revoked end 1 |
+    4 beat 3 owned:01 -> owned-honest
+lists what is being assigned or not: 3 call assigned begin 2; 3 beat 3 owned:01 =3; 4 beat 3 owned:012 =3 ->
+joins with partitions: 3 move JOINING; 3 beat 0 -> owned-honest
+sends an epoch it was not told: 3 beat 2 -> epoch-as-answered
+commits at an epoch it was not told: 3 commit 2 -> epoch-as-answered
+joins while an answer is late: 3 beat 3; 3 keep; 3 move FENCED; 3 call lost begin+end 0 1; 3 move JOINING;
+    4 older 3; 5 beat 0 =7; 6 beat 7 ->
+is not silent: 3 beat 3 =3/5000; 5000 beat 3 ->
+hears from a commit that it must search: 3 beat 3 =3/5000; 5000 beat 3; 5000.5 search; 5001 answer 3/5000;
+    30000 beat 3; 30001 answer 3/5000 | 40000 beat 3 -> heartbeats-go-on
+searches once and never again: 3 beat 3 =3/5000; 1000 search; 40000 silent | 60000 silent -> heartbeats-go-on
+does nothing after a failure: 3 beat 3 =late; 1503 silent | 1600 silent -> heartbeats-go-on
+sends nothing new too early: 3 beat 3 =3/5000; 2000 beat 3 -> heartbeats-go-on
+sends news at any time: 3 beat 3 =3/5000; 3 call revoked begin+raised 1; 1100 beat 3 owned:01 ->
+says its topics twice: 3 beat 3 names:xy =3/5000; 6000 beat 3 names:xy -> request-fields
+"""
 
 
 @pytest.mark.parametrize(
-    "failure",
-    [RequestTimedOut("late"), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)],
-    ids=["lost", "error"],
+    ("before", "script", "broken"),
+    [
+        pytest.param(before, *row.values, id=row.id)
+        for before, table in {"": BEATS_ALONE, REFUSED: BEATS_REFUSED, JOINED: BEATS}.items()
+        for row in rows(table)
+    ],
 )
-def test_less_than_everything_after_a_failure_is_flagged(sender, failure):
-    assert not exchange(sender, heartbeat(3), failure, 3_000)
-    assert names(sender.sends(heartbeat(3), 4_000)) == ["request-fields"]
+def test_a_member_sends_heartbeats(before, script, broken):
+    history = Sent()
+    assert history.play(before) == []
+    assert history.play(script) == broken
 
 
-def test_everything_after_a_failure_is_fine(sender):
-    assert not exchange(sender, heartbeat(3), RequestTimedOut("late"), 3_000)
-    assert not exchange(sender, heartbeat(3, {X: (0, 1)}, full=True), answer(3), 4_000)
-    assert not names(sender.sends(heartbeat(3), 5_000))
+class Requested(History):
+    """A process whose requests are judged, with the rest of its world."""
+
+    hooks = "on_member_request", "on_member_response"
+
+    def __init__(self, **application: Any) -> None:
+        super().__init__(Requests(), topics=TopicsImage())
+        settings = msgspec.structs.replace(self.world.scenario.application, **application)
+        self.world.scenario = msgspec.structs.replace(self.world.scenario, application=settings)
+        self.play("0 move subscribed UNSUBSCRIBED JOINING")
+
+    def joins(self, at_us: int, assignor: str = "") -> None:
+        it = msgspec.structs.replace(request(0), server_assignor=assignor or None)
+        self.send(at_us, it, "join")
+        self.checker.on_member_response("m", it, response("1/5000"), at_us)
+
+    def offsets(self, at_us: int, *numbers: str) -> None:
+        """A commit of a process without a membership."""
+        values = {one: OffsetAndMetadata(offset=1) for one in partitions(numbers)}
+        self.send(at_us, OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=values))
 
 
-@pytest.mark.parametrize("owned", [{X: (0,)}, {X: (0, 1, 2)}, {}], ids=["less", "more", "nothing"])
-def test_a_dishonest_list_is_flagged(sender, owned):
-    assert names(sender.sends(heartbeat(3, owned), 3_000)) == ["owned-honest"]
-
-
-def test_a_list_that_the_coordinator_has_is_not_sent_again(sender):
-    assert names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000)) == ["request-fields"]
-
-
-def test_a_member_that_joined_with_nothing_and_gets_nothing_has_nothing_to_acknowledge():
-    it = Sender("m", {X: "x"})
-    it.moved("JOINING", 0)
-    assert not exchange(it, heartbeat(0, {}), with_assignment(3, {}))
-    it.moved("STABLE", 0)
-    assert names(it.sends(heartbeat(3, {}), 1_000)) == ["request-fields"]
-
-
-@pytest.mark.parametrize("assigned", [{X: (0, 1)}, {X: (0,)}], ids=["as listed", "less"])
-def test_a_list_is_sent_again_if_the_assignment_differed(sender, assigned):
-    assert not exchange(sender, heartbeat(3), with_assignment(3, assigned), 3_000)
-    again = names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000))
-    assert again.count("request-fields") == (assigned == {X: (0, 1)})
-
-
-def test_each_target_that_was_worked_off_is_acknowledged(sender):
-    sender.moved("ACKNOWLEDGING", 3_000)
-    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000))
-    sender.moved("RECONCILING", 3_000)
-    sender.moved("ACKNOWLEDGING", 3_000)
-    sender.receives(sender.in_flight, answer(3), 4_000)
-    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000))
-
-
-def test_a_list_is_sent_again_after_a_callback(sender):
-    sender.callback("revoked", "begin", [P1])
-    sender.callback("revoked", "raised", [P1])
-    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 3_000))
-
-
-@pytest.mark.parametrize(("at_us", "broken"), [(90_000, []), (110_000, ["heartbeats-go-on"])])
-def test_an_assignment_is_acknowledged_at_once(sender, at_us, broken):
-    sender.moved("ACKNOWLEDGING", 3_000)
-    assert names(sender.sends(heartbeat(3), at_us)) == broken
-
-
-@pytest.mark.parametrize("how", ["in flight", "failed", "searches", "moves on"])
-def test_an_acknowledgement_waits_for_what_comes_before_it(sender, how):
-    at_us, fields = 900_000, {}
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    sender.early_us = 0
-    if how in ("in flight", "failed"):
-        assert not names(sender.sends(heartbeat(3), 3_500))
-    if how == "failed":
-        sender.receives(sender.in_flight, RequestTimedOut("late"), 3_500)
-        fields = {"owned": {X: (0, 1)}, "full": True}
-    sender.moved("ACKNOWLEDGING", 4_000)
-    if how == "searches":
-        assert not names(sender.search(30_000_000, 5_000))
-    elif how == "moves on":
-        sender.moved("RECONCILING", 4_000)
-    elif how == "in flight":
-        sender.receives(sender.in_flight, answer(3, 5000), 3_000_000)
-        at_us = 3_090_000
-    assert not names(sender.sends(heartbeat(3, **fields), at_us))
+@pytest.mark.parametrize(
+    ("commit", "script", "broken"),
+    [
+        ("auto", "0 joins", []),
+        ("auto", "0 joins range", ["request-fields"]),  # its settings have none
+        ("auto", "0 joins; 7 beat 1", ["heartbeats-go-on"]),
+        ("auto", "0 joins; 3 search; 7 beat 1", []),  # the answer to a commit said that it moved
+        ("auto", "0 offsets 0", []),
+        ("auto", "0 move fenced JOINING FENCED; 1 offsets 0", ["commit-while-owned"]),
+        ("manual", "0 move fatal_error JOINING FATAL; 1 offsets 0", ["commit-while-owned"]),
+        ("manual", "0 move joined JOINING JOINING; 1 offsets", ["commit-while-owned"]),
+    ],
+)
+def test_requests_of_a_process(commit, script, broken):
+    assert Requested(commit=commit).play(script) == broken
 
 
 @pytest.mark.parametrize(("event", "flagged"), [("released", True), ("fenced", False)])
 def test_a_member_that_has_left_reports_that_it_owns_nothing(event, flagged):
-    found: list[str] = []
-    world = world_of_members()
-    world.members["m"].driver = SimpleNamespace(assignment=(P0,), is_calling_back=False)
-    checker = Requests()
-    checker.attach(cast(WorldView, world), lambda invariant, message, rule="": found.append(invariant))
-    checker.on_member_state("m", event, "PREPARE_LEAVING", "UNSUBSCRIBED", 0)
+    history = History(Requests(), topics=TopicsImage())
+    history.world.members["m"].driver = SimpleNamespace(assignment=(P0,), is_calling_back=False)
+    found = history.play(f"0 move {event} PREPARE_LEAVING UNSUBSCRIBED")
     assert found == (["owned-honest"] if flagged else [])
-
-
-def test_partitions_are_owned_until_the_revoked_callback_ends(sender):
-    sender.callback("revoked", "begin", [P1])
-    assert not exchange(sender, heartbeat(3, {X: (0, 1)}), answer(3), 3_000)
-    sender.callback("revoked", "end", [P1])
-    assert names(sender.sends(heartbeat(3, {X: (0, 1)}), 4_000)) == ["owned-honest"]
-
-
-def test_partitions_that_are_being_assigned_may_be_listed_or_not(sender):
-    sender.callback("assigned", "begin", [P2])
-    assert not exchange(sender, heartbeat(3, {X: (0, 1)}), answer(3), 3_000)
-    assert not exchange(sender, heartbeat(3, {X: (0, 1, 2)}), answer(3), 4_000)
-
-
-def test_a_join_with_partitions_is_flagged(sender):
-    sender.moved("JOINING", 0)
-    assert names(sender.sends(heartbeat(0), 3_000)) == ["owned-honest"]
-
-
-def test_an_epoch_that_was_not_told_is_flagged(sender):
-    assert names(sender.sends(heartbeat(2), 3_000)) == ["epoch-as-answered"]
-    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=2, offsets={})
-    assert names(sender.commits(commit)) == ["epoch-as-answered"]
-
-
-def test_an_answer_to_an_older_join_is_not_the_newest_epoch(sender):
-    old = heartbeat(3)
-    assert not names(sender.sends(old, 3_000))
-    sender.moved("FENCED", 0)
-    sender.callback("lost", "begin", [P0, P1])
-    sender.callback("lost", "end", [P0, P1])
-    sender.moved("JOINING", 0)
-    sender.receives(old, answer(3), 4_000)
-    assert not exchange(sender, heartbeat(0), answer(7), 5_000)
-    assert not names(sender.sends(heartbeat(7), 6_000))
-
-
-def test_silence_is_flagged(sender):
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    assert not names(sender.sends(heartbeat(3), 5_000_000))
-    sender.receives(heartbeat(3), answer(3, 5000), 5_000_000)
-    late = Sender("m", {})
-    late.moved("JOINING", 0)
-    assert not exchange(late, heartbeat(0), answer(1, 5000), 0)
-    assert names(late.sends(heartbeat(1), 7_000_000)) == ["heartbeats-go-on"]
-
-
-@pytest.mark.parametrize("searches", [False, True])
-def test_who_looks_for_the_coordinator_may_be_silent(searches):
-    """An answer to another request may say that the coordinator moved, long after heartbeats worked."""
-    found: list[str] = []
-    checker = Requests()
-    checker.attach(
-        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
-    )
-    checker.on_member_state("m", "subscribe", "UNSUBSCRIBED", "JOINING", 0)
-    joined = heartbeat(0)
-    checker.on_member_request("m", joined, 0)
-    checker.on_member_response("m", joined, answer(1, 5000), 0)
-    if searches:
-        checker.on_member_search("m", 3_000_000)
-    checker.on_member_request("m", heartbeat(1), 7_000_000)
-    assert found == ([] if searches else ["heartbeats-go-on"])
-
-
-def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock(sender):
-    """A commit was answered meanwhile: that the coordinator moved."""
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    asked = heartbeat(3)
-    assert not names(sender.sends(asked, 5_000_000))
-    assert not names(sender.search(30_000_000, 5_000_500))
-    sender.receives(asked, answer(3, 5000), 5_001_000)
-    found = heartbeat(3)
-    assert not names(sender.sends(found, 30_000_000))
-    sender.receives(found, answer(3, 5000), 30_001_000)
-    assert names(sender.sends(heartbeat(3), 40_000_000)) == ["heartbeats-go-on"]
-
-
-def test_a_coordinator_that_is_looked_for_once_and_never_again_is_flagged(sender):
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    assert not names(sender.search(30_000_000, 1_000_000))
-    assert not names(sender.silent(40_000_000))
-    assert names(sender.silent(60_000_000)) == ["heartbeats-go-on"]
-
-
-def test_a_failure_that_nothing_follows_is_flagged(sender):
-    assert not exchange(sender, heartbeat(3), RequestTimedOut("late"), 3_000)
-    assert not names(sender.silent(1_503_000))
-    assert names(sender.silent(1_600_000)) == ["heartbeats-go-on"]
-
-
-def test_a_heartbeat_with_nothing_new_before_its_time_is_flagged(sender):
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    assert names(sender.sends(heartbeat(3), 2_000_000)) == ["heartbeats-go-on"]
-
-
-def test_a_heartbeat_with_news_comes_at_any_time(sender):
-    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
-    sender.callback("revoked", "begin", [P1])
-    sender.callback("revoked", "raised", [P1])
-    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 1_100_000))
-
-
-def test_a_join_without_a_subscription_is_flagged():
-    sender = Sender("m", {})
-    sender.moved("JOINING", 0)
-    nothing = heartbeat(0, subscribed_topic_names=(), subscribed_topic_regex=None)
-    assert names(sender.sends(nothing, 0)) == ["request-fields"]
-
-
-def test_names_that_the_coordinator_has_already_are_flagged(sender):
-    news = heartbeat(3, subscribed_topic_names=("x", "y"))
-    assert not exchange(sender, news, answer(3, 5000), 3_000)
-    again = heartbeat(3, subscribed_topic_names=("x", "y"))
-    assert names(sender.sends(again, 6_000_000)) == ["request-fields"]
-
-
-def test_a_commit_of_its_own_out_of_the_group_is_flagged():
-    found: list[str] = []
-    checker = Requests()
-    checker.attach(
-        cast(WorldView, world_of_members()), lambda invariant, message, rule="": found.append(invariant)
-    )
-    offsets = {P0: OffsetAndMetadata(offset=1)}
-    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=offsets)
-    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
-    checker.on_member_request("m", commit, 0)
-    assert found == []
-    checker.on_member_state("m", "fenced", "JOINING", "FENCED", 1)
-    checker.on_member_request("m", commit, 1)
-    assert found == ["commit-while-owned"]
-
-
-@pytest.mark.parametrize(("state", "offset"), [("FATAL", 1), ("JOINING", None)])
-def test_a_manual_commit_after_a_fatal_error_or_without_offsets_is_flagged(state, offset):
-    found: list[str] = []
-    checker = Requests()
-    world = world_of_members()
-    world.scenario = SimpleNamespace(application=SimpleNamespace(commit="manual"))
-    checker.attach(cast(WorldView, world), lambda invariant, message, rule="": found.append(invariant))
-    offsets = {} if offset is None else {P0: OffsetAndMetadata(offset=offset)}
-    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
-    checker.on_member_state("m", "", "JOINING", state, 1)
-    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=offsets)
-    checker.on_member_request("m", commit, 1)
-    assert found == ["commit-while-owned"]
 
 
 # -- records and commits -----------------------------------------------------------------------------------
 
 
-def test_gapless_processing_over_several_owners_is_fine():
+@pytest.mark.parametrize(
+    ("owner", "first", "broken"),
+    [("b", 5, []), ("b", 10, []), ("b", 11, ["[10, 11)"]), ("a", 11, ["[10, 11)"])],
+)
+def test_processing_has_no_gap_whoever_owns(owner, first, broken):
     progress = ProcessedProgress()
     assert not names(progress.processed("a", P0, 0, 10))
-    assert not names(progress.processed("b", P0, 5, 20))
-    assert not names(progress.processed("a", P0, 20, 21))
-
-
-def test_a_gap_between_two_owners_is_flagged():
-    progress = ProcessedProgress()
-    assert not names(progress.processed("a", P0, 0, 10))
-    found = list(progress.processed("b", P0, 11, 20))
-    assert names(found) == ["at-least-once"]
-    assert "[10, 11)" in found[0][1]
+    found = list(progress.processed(owner, P0, first, 20))
+    assert names(found) == ["at-least-once"] * len(broken)
+    assert all(gap in message for gap, (_, message) in zip(broken, found, strict=True))
 
 
 def test_a_gap_within_one_ownership_is_flagged():
@@ -508,19 +335,20 @@ def test_a_gap_within_one_ownership_is_flagged():
     assert not names(application.delivered(P0, 3, 4))
 
 
-def test_commits_cover_what_was_processed_and_no_more():
+@pytest.mark.parametrize(
+    ("offsets", "owned", "known", "broken"),
+    [
+        ({P0: 10}, {P0}, {}, []),
+        ({P0: 11}, {P0}, {}, ["commit-within-processed"]),
+        ({P1: 5}, {P1}, {P1: 5}, []),
+        ({P1: 6}, {P1}, {P1: 5}, ["commit-within-processed"]),
+        ({P0: 10}, set(), {}, ["commit-while-owned"]),
+    ],
+)
+def test_commits_cover_what_was_processed_and_no_more(offsets, owned, known, broken):
     application = ProcessedRecords("a")
     application.processed[P0] = 10
-    assert not names(application.commits({P0: 10}, {P0}, {}))
-    assert names(application.commits({P0: 11}, {P0}, {})) == ["commit-within-processed"]
-    assert not names(application.commits({P1: 5}, {P1}, {P1: 5}))
-    assert names(application.commits({P1: 6}, {P1}, {P1: 5})) == ["commit-within-processed"]
-
-
-def test_a_commit_of_a_partition_that_was_let_go_is_flagged():
-    application = ProcessedRecords("a")
-    application.processed[P0] = 10
-    assert names(application.commits({P0: 10}, set(), {})) == ["commit-while-owned"]
+    assert names(application.commits(offsets, owned, known)) == broken
 
 
 def test_a_release_without_a_commit_is_flagged():
