@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import cast
+from typing import Any
 
-import msgspec
 import pytest
 
 from fencepost.coordinator.classic.group import ClassicGroup
@@ -19,7 +18,6 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.assignors.sticky import write_previous
-from fencepost.member.classic.states import ClassicMemberEvent
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.classic import (
     KnownClassic,
@@ -29,15 +27,18 @@ from fencepost.simulation.checkers.classic import (
 )
 from fencepost.simulation.checkers.classic_members import ClassicMembers, ClassicSender
 from fencepost.simulation.checkers.liveness import Liveness, unsettled_classic
-from fencepost.simulation.kernel.observers import WorldView
-from tests.unit.simulation.member_worlds import world_of_members
+from tests.unit.simulation.member_worlds import History, rows
 
 E = ErrorCode
 
 
-def said(topics=("t",), owned=None):
+def names(findings):
+    return [name for name, _ in findings]
+
+
+def said(topics="t", **fields):
     return consumer_protocol.write_subscription(
-        consumer_protocol.ConsumerProtocolSubscription(topics=topics, owned=owned or {})
+        consumer_protocol.ConsumerProtocolSubscription(topics=tuple(topics), **fields)
     )
 
 
@@ -89,28 +90,12 @@ def commit(member_id, generation):
         (beat("a", instance="i"), "Stable", E.FENCED_INSTANCE_ID),
         (beat("b", instance="i"), "Stable", E.NONE),
         (beat(), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
-        (
-            classic.SyncGroupRequest(group_id="g", generation=3, member_id="a"),
-            "PreparingRebalance",
-            E.REBALANCE_IN_PROGRESS,
-        ),
-        (
-            classic.SyncGroupRequest(group_id="g", generation=2, member_id="a"),
-            "CompletingRebalance",
-            E.ILLEGAL_GENERATION,
-        ),
-        (OffsetCommitRequest(group_id="g", member_id="a", member_epoch=3, offsets={}), "Stable", E.NONE),
-        (
-            OffsetCommitRequest(group_id="g", member_id="a", member_epoch=2, offsets={}),
-            "Stable",
-            E.ILLEGAL_GENERATION,
-        ),
-        (
-            OffsetCommitRequest(group_id="g", member_id="a", member_epoch=3, offsets={}),
-            "CompletingRebalance",
-            E.REBALANCE_IN_PROGRESS,
-        ),
-        (OffsetCommitRequest(group_id="g", member_id="", member_epoch=-1, offsets={}), "Empty", E.NONE),
+        (sync(3), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
+        (sync(2), "CompletingRebalance", E.ILLEGAL_GENERATION),
+        (commit("a", 3), "Stable", E.NONE),
+        (commit("a", 2), "Stable", E.ILLEGAL_GENERATION),
+        (commit("a", 3), "CompletingRebalance", E.REBALANCE_IN_PROGRESS),
+        (commit("", -1), "Empty", E.NONE),
     ],
 )
 def test_each_request_has_one_right_answer(request_, state, right):
@@ -121,15 +106,14 @@ def test_each_request_has_one_right_answer(request_, state, right):
 
 
 def test_other_errors_are_no_business_of_generations():
-    known = KnownClassic(group())
-    assert list(check_answer(beat(), E.COORDINATOR_NOT_AVAILABLE, known)) == []
+    assert list(check_answer(beat(), E.COORDINATOR_NOT_AVAILABLE, KnownClassic(group()))) == []
 
 
-def record(*members):
+def record(*members, protocol="x"):
     return GroupMetadataValue(
         protocol_type="consumer",
         generation=3,
-        protocol="x",
+        protocol=protocol,
         leader="a",
         current_state_timestamp_ms=0,
         members=tuple(
@@ -148,6 +132,10 @@ def record(*members):
     )
 
 
+CUT = bytes.fromhex("0001 00000001 0001 74 00000000")
+"""Of version 1, and it ends behind its user data: what a client leaves out is not judged."""
+
+
 @pytest.mark.parametrize(
     ("second", "message"),
     [
@@ -155,6 +143,7 @@ def record(*members):
         ((said(), given(t=(0,))), "a was given it"),
         ((said(owned={"t": (0,)}), given()), "b has it"),
         ((said(), given(other=(0,))), "not in its subscription"),
+        ((CUT, given(t=(1,))), None),
     ],
 )
 def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, message):
@@ -163,193 +152,165 @@ def test_a_partition_is_given_to_one_who_wants_it_when_nobody_has_it(second, mes
     assert message is None or message in found[0]
 
 
-def claims(generation: int, *numbers: int) -> bytes:
-    return consumer_protocol.write_subscription(
-        consumer_protocol.ConsumerProtocolSubscription(
-            topics=("t",), user_data=write_previous({"t": numbers}), generation=generation
-        )
-    )
+def claims(generation, *numbers):
+    return said(user_data=write_previous({"t": numbers}), generation=generation)
 
 
 @pytest.mark.parametrize(
     ("second", "first_keeps", "broken"),
     [
-        (claims(4, 2, 3), (0, 1), []),
-        (claims(4, 2, 3), (0, 2), ["classic-assignment", "classic-assignment"]),
-        (claims(3, 0, 1), (0, 1), []),
-        (claims(3, 0, 1), (2, 3), ["classic-assignment"]),
-        (claims(4, 0, 1), (2, 3), []),
+        (claims(4, 2, 3), (0, 1), 0),
+        (claims(4, 2, 3), (0, 2), 2),
+        (claims(3, 0, 1), (0, 1), 0),
+        (claims(3, 0, 1), (2, 3), 1),
+        (claims(4, 0, 1), (2, 3), 0),
     ],
 )
 def test_a_sticky_leader_leaves_partitions_with_members_of_the_newest_generation(second, first_keeps, broken):
     rest = tuple(number for number in range(4) if number not in first_keeps)
-    value = record(("a", claims(4, 0, 1), given(t=first_keeps)), ("b", second, given(t=rest)))
-    assert names(check_stickiness("g", msgspec.structs.replace(value, protocol="sticky"))) == broken
-    assert names(check_stickiness("g", value)) == []
+    members = ("a", claims(4, 0, 1), given(t=first_keeps)), ("b", second, given(t=rest))
+    found = names(check_stickiness("g", record(*members, protocol="sticky")))
+    assert found == ["classic-assignment"] * broken
+    assert names(check_stickiness("g", record(*members))) == []
 
 
-def test_what_a_client_leaves_out_of_its_subscription_is_not_judged():
-    cut = bytes.fromhex("0001 00000001 0001 74 00000000")  # version 1, which ends behind its user data
-    assert list(check_assignment("g", record(("a", cut, given(t=(0,)))))) == []
+# -- members
 
 
-def join(name="range", owned=None):
+def join(*words):
+    """Words change its protocol, topics, id, and what it owns."""
+    fields = {"name": "range", "topics": "t", **dict(word.split(":") for word in words)}
+    owned = {"t": (int(fields["owned"]),)} if "owned" in fields else {}
     return classic.JoinGroupRequest(
         group_id="g",
         protocol_type="consumer",
-        protocols=(classic.JoinGroupProtocol(name, said(owned=owned)),),
+        protocols=(classic.JoinGroupProtocol(fields["name"], said(fields["topics"], owned=owned)),),
+        member_id=fields.get("id", ""),
         session_timeout_ms=1,
         rebalance_timeout_ms=1,
     )
 
 
-def sender(state=S.UNJOINED, *owned):
-    made = ClassicSender("m", 3_000)
-    made.moved(state, 0)
-    made.callback("assigned", "begin", [TopicPartition("t", number) for number in owned])
-    return made
+class Sent(History):
+    """The requests of one member, which sends a heartbeat every 3 s. A word `=…` is the response."""
+
+    def __init__(self) -> None:
+        self.found, self.sender = [], ClassicSender("m", 3_000)
+        self.play("0 move UNJOINED")
+
+    def move(self, at_us: int, *states: str) -> None:  # type: ignore[override]
+        for state in states:
+            self.sender.moved(S(state), at_us)
+
+    def call(self, _: int, kind: str, phase: str, *numbers: str) -> None:
+        self.sender.callback(kind, phase, [TopicPartition("t", int(number)) for number in numbers])
+
+    def ask(self, at_us: int, request: Any, words: tuple[str, ...]) -> None:
+        self.last = request
+        self.found += names(self.sender.sends(request, at_us))
+        for word in words:
+            if word[0] == "=":
+                self.answer(at_us, word[1:])
+
+    def answer(self, at_us: int, text: str) -> None:  # type: ignore[override]
+        response: Any
+        if text.isdigit():
+            response = classic.JoinGroupResponse(generation=int(text), member_id="a")
+        elif text == "required":
+            response = classic.JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
+        else:
+            response = classic.HeartbeatResponse(error_code=ErrorCode[text])
+        self.sender.receives(self.last, response, at_us)
+
+    def join(self, at_us: int, *words: str) -> None:
+        self.ask(at_us, join(*(word for word in words if word[0] != "=")), words)
+
+    def beat(self, at_us: int, *words: str) -> None:  # type: ignore[override]
+        self.ask(at_us, beat(), words)
+
+    def sync(self, at_us: int, generation: str) -> None:
+        self.ask(at_us, sync(int(generation)), ())
+
+    def rejoin(self, at_us: int, *words: str) -> None:
+        """It joins again by itself."""
+        self.sender.rejoins()
+        self.join(at_us, "id:a", *words)
+
+    def search(self, at_us: int) -> None:
+        self.found += names(self.sender.search(30_000_000, at_us))
+
+    def silent(self, at_us: int) -> None:
+        self.found += names(self.sender.silent(at_us))
 
 
-def names(findings):
-    return [name for name, _ in findings]
+IN_GENERATION = "0 join =3; 0 move COMPLETING_REBALANCE"
+JOINS = """
+eager: 0 join ->
+eager, and owns: 0 call assigned begin 0; 0 join -> classic-joins
+eager, and says that it owns: 0 call assigned begin 0; 0 join owned:0 -> classic-joins
+cooperative: 0 call assigned begin 0; 0 join name:cooperative-sticky owned:0 ->
+cooperative, and hides what it owns: 0 call assigned begin 0; 0 join name:cooperative-sticky -> classic-joins
+cooperative, and says what it revoked: 0 call assigned begin 0; 0 call revoked end 0;
+    0 join name:cooperative-sticky owned:0 -> classic-joins
+two at a time: 0 join | 0 join -> one-in-flight
+in another state: 0 move STABLE; 0 join -> one-in-flight
+without the id that it was given: 0 join =required; 0 move UNJOINED | 0 join -> classic-joins
+without an id after it was stale: 0 join =required; 0 move STALE UNJOINED; 0 join ->
+"""
+REQUESTS = """
+of another generation: 0 sync 2 -> epoch-as-answered
+too late: 0 sync 3; 3 beat =NONE | 9 beat -> heartbeats-go-on
+under its id: 0 beat =ILLEGAL_GENERATION; 0 move FENCED UNJOINED; 0 join id:a ->
+under no id: 0 beat =ILLEGAL_GENERATION; 0 move FENCED UNJOINED; 0 join -> classic-joins
+under no id when it is not known: 0 beat =UNKNOWN_MEMBER_ID; 0 move FENCED UNJOINED; 0 join ->
+under its id when it is not known: 0 beat =UNKNOWN_MEMBER_ID; 0 move FENCED UNJOINED; 0 join id:a
+    -> classic-joins
+again for nothing: 0 beat =NONE; 0 move STABLE UNJOINED; 0 rejoin -> classic-joins
+again for others: 0 beat =REBALANCE_IN_PROGRESS; 0 move STABLE UNJOINED; 0 rejoin ->
+again after it revoked: 0 call revoked end; 0 move STABLE UNJOINED; 0 rejoin ->
+again with other topics: 0 move STABLE UNJOINED; 0 rejoin topics:tu ->
+again for what it revoked long ago: 0 call revoked end; 0 move UNJOINED; 0 rejoin =4;
+    0 move COMPLETING_REBALANCE STABLE UNJOINED | 0 rejoin -> classic-joins
+answered during a search: 3 beat; 3.0005 search; 3.001 answer NONE; 30 beat | 9 move FENCED; 9 beat
+    -> one-in-flight epoch-as-answered
+no heartbeat at all: 1 sync 3; 3.85 silent | 3.851 silent -> heartbeats-go-on
+"""
 
 
-def test_an_eager_member_joins_with_nothing():
-    assert names(sender().sends(join(), 0)) == []
-    assert names(sender(S.UNJOINED, 0).sends(join(), 0)) == ["classic-joins"]
-    assert names(sender(S.UNJOINED, 0).sends(join(owned={"t": (0,)}), 0)) == ["classic-joins"]
-
-
-def test_a_cooperative_member_says_what_it_keeps():
-    assert names(sender(S.UNJOINED, 0).sends(join("cooperative-sticky", {"t": (0,)}), 0)) == []
-    assert names(sender(S.UNJOINED, 0).sends(join("cooperative-sticky"), 0)) == ["classic-joins"]
-    kept = sender(S.UNJOINED, 0)
-    kept.callback("revoked", "end", [TopicPartition("t", 0)])
-    assert names(kept.sends(join("cooperative-sticky", {"t": (0,)}), 0)) == ["classic-joins"]
-
-
-def test_rounds_have_one_request_at_a_time_in_its_state():
-    member = sender()
-    assert names(member.sends(join(), 0)) == []
-    assert names(member.sends(join(), 0)) == ["one-in-flight"]
-    assert names(sender(S.STABLE).sends(join(), 0)) == ["one-in-flight"]
-
-
-def in_generation(generation: int) -> ClassicSender:
-    member = sender()
-    asked = join()
-    assert names(member.sends(asked, 0)) == []
-    member.receives(asked, classic.JoinGroupResponse(generation=generation, member_id="a"), 0)
-    member.moved(S.COMPLETING_REBALANCE, 0)
-    return member
-
-
-def test_requests_carry_the_generation_that_was_answered_and_heartbeats_go_on():
-    member = in_generation(3)
-    assert names(member.sends(sync(2), 0)) == ["epoch-as-answered"]
-    first = beat()
-    assert names(member.sends(first, 3_000_000)) == []
-    member.receives(first, classic.HeartbeatResponse(), 3_000_000)
-    assert names(member.sends(beat(), 9_000_000)) == ["heartbeats-go-on"]
-
-
-def test_a_member_joins_under_its_id_until_the_coordinator_does_not_know_it():
-    def rejoins(code: ErrorCode, member_id: str) -> list[str]:
-        member = in_generation(3)
-        asked = beat()
-        assert names(member.sends(asked, 0)) == []
-        member.receives(asked, classic.HeartbeatResponse(error_code=code), 0)
-        member.moved(S.FENCED, 0)
-        member.moved(S.UNJOINED, 0)
-        return names(member.sends(msgspec.structs.replace(join(), member_id=member_id), 0))
-
-    assert rejoins(E.ILLEGAL_GENERATION, "a") == []
-    assert rejoins(E.ILLEGAL_GENERATION, "") == ["classic-joins"]
-    assert rejoins(E.UNKNOWN_MEMBER_ID, "") == []
-    assert rejoins(E.UNKNOWN_MEMBER_ID, "a") == ["classic-joins"]
-
-
-def test_a_new_member_joins_under_the_id_that_it_was_given():
-    member = sender()
-    asked = join()
-    assert names(member.sends(asked, 0)) == []
-    required = classic.JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
-    member.receives(asked, required, 0)
-    member.moved(S.UNJOINED, 0)
-    again = join()
-    assert names(member.sends(again, 0)) == ["classic-joins"]
-    member.receives(again, required, 0)
-    member.moved(S.STALE, 0)
-    member.moved(S.UNJOINED, 0)
-    assert names(member.sends(join(), 0)) == []
-
-
-def happened(member: ClassicSender, what: str) -> None:
-    asked = beat()
-    if what in ("rebalance", "nothing"):
-        assert names(member.sends(asked, 0)) == []
-        code = E.REBALANCE_IN_PROGRESS if what == "rebalance" else E.NONE
-        member.receives(asked, classic.HeartbeatResponse(error_code=code), 0)
-    elif what == "revoked":
-        member.callback("revoked", "end", [])
-
-
-@pytest.mark.parametrize("what", ["nothing", "rebalance", "revoked", "subscribed", "long ago"])
-def test_a_member_joins_again_for_a_reason(what):
-    member = in_generation(3)
-    happened(member, "revoked" if what == "long ago" else what)
-    asked = msgspec.structs.replace(join(), member_id="a")
-    if what == "long ago":
-        member.moved(S.UNJOINED, 0)
-        member.rejoins()
-        assert names(member.sends(asked, 0)) == []
-        member.receives(asked, classic.JoinGroupResponse(generation=4, member_id="a"), 0)
-        member.moved(S.COMPLETING_REBALANCE, 0)
-    if what == "subscribed":
-        protocol = classic.JoinGroupProtocol("range", said(topics=("t", "u")))
-        asked = msgspec.structs.replace(asked, protocols=(protocol,))
-    member.moved(S.STABLE, 0)
-    member.moved(S.UNJOINED, 0)
-    member.rejoins()
-    assert names(member.sends(asked, 0)) == (["classic-joins"] if what in ("nothing", "long ago") else [])
+@pytest.mark.parametrize(
+    ("before", "script", "broken"),
+    [
+        pytest.param(before, *row.values, id=row.id)
+        for before, table in {"": JOINS, IN_GENERATION: REQUESTS}.items()
+        for row in rows(table)
+    ],
+)
+def test_a_member_sends_requests(before, script, broken):
+    history = Sent()
+    assert history.play(before) == []
+    assert history.play(script) == broken
 
 
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_member_may_join_again_after_topics_have_changed(changes):
-    checker, found = ClassicMembers(), []
-    checker.attach(world_of_members(), lambda invariant, message, rule="": found.append(invariant))
-    checker.on_member_state("m", ClassicMemberEvent.SUBSCRIBED, S.UNSUBSCRIBED, S.UNJOINED, 0)
-    first = join()
-    checker.on_member_request("m", first, 0)
-    checker.on_member_response("m", first, classic.JoinGroupResponse(generation=1, member_id="a"), 0)
+    history = History(ClassicMembers())
+    history.hooks = "on_member_request", "on_member_response"
+    history.play("0 move subscribed UNSUBSCRIBED ~UNJOINED")
+    history.send(0, join(), "join")
+    response = classic.JoinGroupResponse(generation=1, member_id="a")
+    history.tell("on_member_response", history.sent["join"], response, 0)
     if changes:
-        checker.on_topic("t", "grown", 4, 0)
-    checker.on_member_state("m", ClassicMemberEvent.REJOIN, S.STABLE, S.UNJOINED, 0)
-    checker.on_member_request("m", msgspec.structs.replace(join(), member_id="a"), 0)
-    assert found == ([] if changes else ["classic-joins"])
+        history.checker.on_topic("t", "grown", 4, 0)
+    history.play("0 move rejoin ~STABLE ~UNJOINED")
+    history.send(0, join("id:a"))
+    assert history.found == ([] if changes else ["classic-joins"])
 
 
-def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock():
-    member = in_generation(3)
-    asked = beat()
-    assert names(member.sends(asked, 3_000_000)) == []
-    assert names(member.search(30_000_000, 3_000_500)) == []
-    member.receives(asked, classic.HeartbeatResponse(), 3_001_000)
-    assert names(member.sends(beat(), 30_000_000)) == []
-    member.moved(S.FENCED, 9_000_000)
-    assert names(member.sends(beat(), 9_000_000)) == ["one-in-flight", "epoch-as-answered"]
-
-
-def test_a_member_that_sends_no_heartbeat_at_all_is_flagged():
-    member = in_generation(3)
-    assert names(member.sends(sync(3), 1_000_000)) == []
-    assert names(member.silent(3_850_000)) == []
-    assert names(member.silent(3_851_000)) == ["heartbeats-go-on"]
+# -- the end of a run
 
 
 def test_a_group_has_not_settled_while_nobody_runs_for_its_members():
-    found = list(unsettled_classic(group(), {}, TopicsImage(), {}))
-    assert [name for name, _ in found] == ["gone-members", "gone-members"]
+    assert names(unsettled_classic(group(), {}, TopicsImage(), {})) == ["gone-members", "gone-members"]
     moving = list(unsettled_classic(group(ClassicGroupState.PREPARING_REBALANCE), {}, TopicsImage(), {}))
     assert moving[0][0] == "progress"
 
@@ -363,15 +324,12 @@ def test_partitions_may_be_nobody_s_that_came_while_a_static_leader_was_away(siz
     made, found = group(), []
     made.members["a"].assignment, made.members["b"].assignment = given(t=(0, 1)), given(t=(2, 3))
     made.compute_subscribed_topics()
-    world = SimpleNamespace(group_id="g", members={}, topics=topic_of(size), settling_ms=0)
+    world: Any = SimpleNamespace(group_id="g", members={}, topics=topic_of(size), settling_ms=0)
     checker = Liveness(lambda host: False)
-    checker.attach(cast("WorldView", world), lambda invariant, message, rule="": found.append(invariant))
+    checker.attach(world, lambda invariant, message, rule="": found.append(invariant))
     checker.on_faults_end(0)
     back = classic.JoinGroupResponse(generation=generation, skip_assignment=True)
-    join = classic.JoinGroupRequest(
-        group_id="g", protocol_type="consumer", protocols=(), session_timeout_ms=1, rebalance_timeout_ms=1
-    )
-    checker.on_coordinator_step("b", join, Outcome(effects=(ParkedResponse(token=1, response=back),)), 1)
+    checker.on_coordinator_step("b", join(), Outcome(effects=(ParkedResponse(token=1, response=back),)), 1)
     world.active = SimpleNamespace(image=topic_of(6), classic=SimpleNamespace(groups={"g": made}))
     checker.on_end(2)
     assert ("progress" in found) == broken

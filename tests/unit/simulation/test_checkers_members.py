@@ -162,6 +162,10 @@ class Sent(History):
         """The last heartbeat is answered."""
         self.sender.receives(self.last, response(text), at_us)
 
+    def again(self, at_us: int) -> None:
+        """The last heartbeat is sent once more."""
+        self.found += names(self.sender.sends(self.last, at_us))
+
     def keep(self, _: int) -> None:
         self.kept = self.last
 
@@ -202,7 +206,7 @@ asks again: 2 beat 0 static -> frees-own-instance
 leaves for good: 2 beat -1 static -> one-in-flight
 """
 BEATS = """
-sends two: 3 beat 3; 4 beat 3 -> one-in-flight
+sends two: 3 beat 3; 4 again -> one-in-flight
 does not wait to leave: 3 beat 3; 3 move PREPARE_LEAVING; 3 call revoked begin+end 0 1; 3 move LEAVING;
     4 beat -1 ->
 sends one when fenced: 3 move FENCED; 3 beat 3 -> one-in-flight epoch-as-answered
@@ -240,7 +244,7 @@ sends an epoch it was not told: 3 beat 2 -> epoch-as-answered
 commits at an epoch it was not told: 3 commit 2 -> epoch-as-answered
 joins while an answer is late: 3 beat 3; 3 keep; 3 move FENCED; 3 call lost begin+end 0 1; 3 move JOINING;
     4 older 3; 5 beat 0 =7; 6 beat 7 ->
-is not silent: 3 beat 3 =3/5000; 5000 beat 3 ->
+is not silent: 3 beat 3 =3/5000; 3 keep; 5000 beat 3; 5000 older 3/5000 ->
 hears from a commit that it must search: 3 beat 3 =3/5000; 5000 beat 3; 5000.5 search; 5001 answer 3/5000;
     30000 beat 3; 30001 answer 3/5000 | 40000 beat 3 -> heartbeats-go-on
 searches once and never again: 3 beat 3 =3/5000; 1000 search; 40000 silent | 60000 silent -> heartbeats-go-on
