@@ -6,32 +6,31 @@ import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 
-def calls(run: Callable[[], object]) -> int:
-    """Return the number of calls, of functions in Python and in C, that a call makes.
-
-    Lines and instructions would say more, but where each is traced, Python 3.11 may crash or never end.
-    """
+def lines(run: Callable[[], object]) -> int:
+    """Return the number of lines that a call executes, in all functions that it calls."""
     count = 0
 
-    def profile(frame: FrameType, event: str, argument: object) -> None:
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += 1
+        return trace
 
-    before = sys.getprofile()
+    before = sys.gettrace()
     gc.disable()  # what other tests left behind is no part of it
-    sys.setprofile(profile)
+    sys.settrace(trace)
     try:
         run()
     finally:
-        sys.setprofile(before)
+        sys.settrace(before)
         gc.enable()
     return count
 
 
 def assert_linear(run: Callable[[int], Callable[[], object]], size: int, *, slack: float = 1.3) -> None:
-    """Check that twice the size costs about twice the calls: `run` makes the call for a size."""
+    """Check that twice the size costs about twice the lines: `run` makes the call for a size."""
     run(8)()  # what is loaded at the first call is no part of it
-    once, twice = calls(run(size)), calls(run(2 * size))
-    assert twice < 2 * slack * once, f"{size}: {once:,} calls, {2 * size}: {twice:,}"
+    once, twice = lines(run(size)), lines(run(2 * size))
+    assert twice < 2 * slack * once, f"{size}: {once:,} lines, {2 * size}: {twice:,}"

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.places import frames_of, place_in, place_of, stack_of
@@ -56,6 +56,8 @@ class StandstillWatch:
         self._inside = ""
         """The text about the callback that does not return; empty if callbacks return."""
         self._halted = False
+        self._interrupts = False
+        """True once the thread may have an exception on its way that interrupts it."""
         self._gone = False
         """True once the other thread is over."""
         self._cpu_s: Callable[[], float] = time.process_time
@@ -77,7 +79,9 @@ class StandstillWatch:
             try:
                 while not self._gone:
                     self._ended.acquire(timeout=_LOOK_S)
-                _raise_in(self._thread, None)  # withdraw what has not arrived yet
+                if self._interrupts:
+                    self._interrupts = False
+                    _replace_what_is_on_its_way(self._thread)
                 break
             except _Interrupted:
                 continue
@@ -110,6 +114,7 @@ class StandstillWatch:
             now_s = cpu_s()
             if self._halted:
                 if now_s - halted_s > _RETURN_CPU_S:
+                    self._interrupts = True
                     _raise_in(self._thread, _Interrupted)
                 if now_s - halted_s > _GIVE_UP_CPU_S and not told:
                     told = True
@@ -127,10 +132,19 @@ class StandstillWatch:
                 loop.halt()
 
 
-def _raise_in(thread: int, kind: type[BaseException] | None) -> None:
-    """Raise an exception in a thread, or withdraw the one that it has not seen yet."""
-    raised = None if kind is None else ctypes.py_object(kind)
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), raised)
+def _raise_in(thread: int, kind: type[BaseException]) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(kind))
+
+
+def _replace_what_is_on_its_way(thread: int) -> NoReturn:
+    """Raise the exception once more, in this thread, in place of one that has not arrived.
+
+    To withdraw that one would leave a mark for which CPython looks at each call from then on. Before 3.12,
+    a function that is traced would never return.
+    """
+    _raise_in(thread, _Interrupted)
+    while True:
+        pass
 
 
 def _program_in(stack: list[FrameType]) -> str:

@@ -41,7 +41,7 @@ LOOP_SCOPE = "asyncio_default_fixture_loop_scope=function"
 REAL_BROKERS = {"chaos", "cluster", "compare"}
 """Commands that start a Kafka, which takes half a minute: they are left to CI."""
 
-CHANGES_OUTPUT = {"COLUMNS", "CI", "BUILD_NUMBER"}
+CHANGES_OUTPUT = {"COLUMNS", "CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"}
 """Variables that change what commands print: pytest shortens no line of its summary where CI is set."""
 
 NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")

@@ -7,9 +7,12 @@ import contextlib
 import itertools
 import linecache
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -146,6 +149,38 @@ def test_run_that_stands_still_names_program_file_and_line(program: Program) -> 
     if ", by the library " in message:
         assert program is _polls_without_a_timeout
         assert "aiokafka (aiokafka/" in message
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("program", ["quiet", "spins"])
+def test_functions_can_be_traced_after_a_run(tmp_path: Path, program: str) -> None:
+    (tmp_path / "traced.py").write_text(_TRACED.replace("PROGRAM", program))
+    done = subprocess.run(
+        [sys.executable, "traced.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "traced\n"
+
+
+_TRACED = """
+import sys
+from fencepost import run_simulated
+from fencepost.simulation.world import run
+run.LIMIT_CPU_S = 0.6
+
+async def quiet():
+    pass
+
+async def spins():
+    while True:
+        pass
+
+async def on_world(world):
+    world.process("program", PROGRAM)
+
+run_simulated(on_world, brokers=1, faults=())
+sys.settrace(lambda *_: None)
+(lambda: print("traced"))()
+"""
 
 
 def test_invariant_that_computes_forever_is_named() -> None:
