@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator
-from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
+from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.model import HOLDS
 from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
 _S = sac.ConsumerStatus
@@ -50,16 +51,13 @@ class SacCoordination(SacChecker):
         self._calm_us = now_us
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """Check that a group has at most one active consumer, and that none of a removed node is left."""
+        """Check that a group has at most one active consumer."""
         event, outcome, groups = step.event, step.outcome, step.after
         self._figures.counts["commands"] += outcome.reply is not None
         for effect in outcome.effects:
             if isinstance(effect, sac.NotifyConsumer):
                 self._figures.counts["activations" if effect.active else "step downs"] += 1
                 self._lost.pop(effect.connection, None)
-        if isinstance(event, sac.Tick) and event.nodes:
-            for stale in set(self._live.state.nodes) - set(event.nodes):
-                self.report("sac-stale-node", f"{stale} left the cluster, and its consumers are still there")
         if not outcome.records:
             return
         for key, one, old, new in step.changes:
@@ -84,7 +82,7 @@ class SacCoordination(SacChecker):
         return host.coordinator
 
     def _one_active(self, key: SacGroupKey, group: SacGroupValue) -> None:
-        active = [one.connection for one in group.consumers if one.status in ACTIVE_LIKE]
+        active = [one.connection for one in group.consumers if one.status in HOLDS]
         if len(active) <= 1:
             self._two.discard(key)
         elif key not in self._two:

@@ -13,10 +13,10 @@ from fencepost.coordinator.sac.coordinator import SacInput
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.model import HOLDS
 from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
 _S = sac.ConsumerStatus
-ACTIVE_LIKE = (_S.CONNECTED_ACTIVE, _S.CONNECTED_DEACTIVATING, _S.DISCONNECTED_ACTIVE)
 _HOLDS = (SacMemberState.ACTIVE, SacMemberState.STEPPING_DOWN)
 
 
@@ -46,7 +46,7 @@ class Exclusive(SacChecker):
                 self.causes[one.owner] = "twice lost"
             elif new is _S.CONNECTED_ACTIVE and old is not _S.DISCONNECTED_ACTIVE:
                 self.causes.pop(one.owner, None)
-            elif old in ACTIVE_LIKE and new not in ACTIVE_LIKE:
+            elif old in HOLDS and new not in HOLDS:
                 cause = _cause(step.event, old, new)
                 if cause:
                     self.causes[one.owner] = cause

@@ -1,22 +1,15 @@
-"""Checks when lost connections are forgotten, and for how long a group may have no active consumer."""
+"""Checks for how long a group may have no active consumer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
 from fencepost.coordinator.protocol import sac
-from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
-from fencepost.simulation.sac.observers import SacChecker, SacStep, StatusChange
-from fencepost.simulation.sac.steps import CONNECTED, DISCONNECTED, FORGOTTEN
+from fencepost.coordinator.protocol.sac_records import SacGroupKey
+from fencepost.simulation.sac.model import ACTIVE, CONNECTED, LEADER_WAITS_MS
+from fencepost.simulation.sac.observers import SacChecker, SacStep
 
-_SECOND: Final = 1_000_000
-_TOLD_AFRESH_US: Final = 10 * _SECOND
-"""Minimum time that a new leader waits for a connection that is away, in microseconds."""
-_LATE_US: Final = 1 * _SECOND
-_EARLY_US: Final = 1_000
-"""The coordinator counts in milliseconds."""
-_SLOW_US: Final = 30 * _SECOND
+_SLOW_US: Final = 30_000_000
 """Time for messages, and for a connection's search for the coordinator, in addition to the configured times.
 """
 
@@ -25,8 +18,6 @@ class SacTiming(SacChecker):
     """Measures by the clock, and only while a node leads: without a leader nothing can happen."""
 
     def __init__(self) -> None:
-        self._lost: dict[sac.ConnectionId, tuple[int, int]] = {}
-        """Earliest and latest time at which each lost connection is forgotten, in microseconds."""
         self._idle: dict[SacGroupKey, int] = {}
         """Time until which a group may lack an active consumer although a consumer is connected, in
         microseconds."""
@@ -38,74 +29,40 @@ class SacTiming(SacChecker):
     def on_leader(self, node: str, what: str, now_us: int) -> None:
         """Stop all times without a leader; extend them when a new one leads."""
         if what in ("resign", "crash"):
-            self._look(now_us)
+            self.on_end(now_us)
             if self._no_leader_us is None:
                 self._no_leader_us = now_us
         elif what == "active" and self._no_leader_us is not None:
             away_us, self._no_leader_us = now_us - self._no_leader_us, None
-            for connection, (earliest, latest) in self._lost.items():
-                rest_us = min(_TOLD_AFRESH_US, self.world.scenario.cluster.disconnected_timeout.us)
-                self._lost[connection] = (
-                    max(earliest, now_us + rest_us - _EARLY_US),
-                    max(latest, now_us + rest_us + _LATE_US),
-                )
-            for key, until in self._idle.items():
-                self._idle[key] = until + away_us + _TOLD_AFRESH_US
+            for key in self._idle:
+                self._idle[key] += away_us + LEADER_WAITS_MS * 1_000
 
     def on_lost_message(self, message: sac.NotifyConsumer, now_us: int) -> None:
         """Excuse a group whose message was lost: it is never sent again, as in RabbitMQ."""
         self._excused.add(SacGroupKey("/", message.stream, message.consumer_name))
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """Take times from what the step changed, and report any that has expired."""
-        if step.outcome.records:
-            event = step.event
-            if isinstance(event, sac.ConnectionDown) and event.connection in self._lost:
-                self._lose(event.connection, now_us)  # lost again before its return was reported
-            self._connections(step.changes, now_us)
-            for key in dict.fromkeys((*step.before, *step.after)):
-                if step.before.get(key) is not step.after.get(key):
-                    self._activity(key, step.after.get(key), now_us)
-        self._look(now_us)
-
-    def _connections(self, changes: Iterable[StatusChange], now_us: int) -> None:
-        for key, one, old, new in changes:
-            if new in DISCONNECTED:
-                self._lose(one.connection, now_us)
-            elif old in DISCONNECTED:
-                earliest, _ = self._lost.pop(one.connection, (now_us, now_us))
-                if new in FORGOTTEN and now_us < earliest:
-                    early_s = (earliest - now_us) / 1_000_000
-                    self.report(
-                        "sac-timeout",
-                        f"{key.stream}: {one.connection} is forgotten {early_s:.3f} s before its timeout",
-                    )
-
-    def _lose(self, connection: sac.ConnectionId, now_us: int) -> None:
-        timeout_us = self.world.scenario.cluster.disconnected_timeout.us
-        self._lost[connection] = now_us + timeout_us - _EARLY_US, now_us + timeout_us + _LATE_US
-
-    def _activity(self, key: SacGroupKey, group: SacGroupValue | None, now_us: int) -> None:
-        statuses = [one.status for one in group.consumers] if group is not None else []
-        waits = any(status in CONNECTED for status in statuses)
-        if not waits or sac.ConsumerStatus.CONNECTED_ACTIVE in statuses:
-            self._idle.pop(key, None)
-            self._excused.discard(key)
-        elif key not in self._idle:
-            cluster = self.world.scenario.cluster
-            bound = cluster.disconnected_timeout.us + 2 * cluster.request_timeout.us + _SLOW_US
-            self._idle[key] = now_us + bound + cluster.command_timeout.us
+        """Follow the groups that the step changed, and report what has expired."""
+        cluster = self.world.scenario.cluster
+        limit_us = (
+            cluster.disconnected_timeout.us + 2 * cluster.request_timeout.us + cluster.command_timeout.us
+        )
+        for key in dict.fromkeys((*step.before, *step.after)):
+            group = step.after.get(key)
+            if group is step.before.get(key):
+                continue
+            statuses = () if group is None else {one.status for one in group.consumers}
+            if ACTIVE in statuses or not CONNECTED.intersection(statuses):
+                self._idle.pop(key, None)
+                self._excused.discard(key)
+            else:
+                self._idle.setdefault(key, now_us + limit_us + _SLOW_US)
+        self.on_end(now_us)
 
     def on_end(self, now_us: int) -> None:
-        """Report what is late at the end."""
-        self._look(now_us)
-
-    def _look(self, now_us: int) -> None:
+        """Report what has expired."""
         if self._no_leader_us is not None:
             return
-        for connection in [each for each, (_, latest) in self._lost.items() if now_us > latest]:
-            del self._lost[connection]
-            self.report("sac-timeout", f"{connection} is lost for longer than its disconnected timeout")
         for key in [each for each, until in self._idle.items() if now_us > until]:
             del self._idle[key]
             if key not in self._excused:

@@ -12,7 +12,6 @@ from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Samples
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
-from fencepost.simulation.sac.bookkeeping import SacBookkeeping
 from fencepost.simulation.sac.clients import ClientConnection, SacClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.consumers import SacConsumers
@@ -161,7 +160,6 @@ def prepare(
             exclusive,
             SacCoordination(figures, exclusive),
             SacSteps(),
-            SacBookkeeping(),
             SacTiming(),
             SacConsumers(),
             *(checkers or ()),
