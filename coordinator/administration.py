@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from typing import Final
 
 from fencepost.coordinator.classic import describe as describe_classic
 from fencepost.coordinator.classic.group import ClassicGroup
@@ -153,14 +154,22 @@ def _subscribed_in(kinds: GroupKinds, group_id: str) -> Callable[[str], bool]:
     return is_subscribed
 
 
-def sweep(kinds: GroupKinds, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
-    """Return the tombstones of all offsets that are due, and of empty groups that have no others.
+SWEPT_AT_ONCE: Final = 500
+"""The number of groups that one step looks at for a sweep: about 10 ms of work."""
+
+
+def sweep(
+    kinds: GroupKinds, offsets: OffsetStore, group_ids: Iterable[str], retention_ms: int, now_ms: int
+) -> tuple[Record, ...]:
+    """Return the tombstones of offsets of these groups that are due, and of empty groups that have no others.
 
     A group with offsets in open transactions stays (OffsetMetadataManager.cleanupExpiredOffsets).
     """
     records: list[Record] = []
-    for group_id in sorted({*kinds.group_ids(), *offsets.group_ids}):
+    for group_id in group_ids:
         found = kinds.find(group_id)
+        if found is None and group_id not in offsets:
+            continue  # deleted meanwhile
         due: tuple[Record, ...] = ()
         if found is None or found[0].offsets_may_expire(found[1]):
             due = expiry.expired(

@@ -74,6 +74,7 @@ class GroupCoordinator:
         "_moving",
         "_replayers",
         "_sweep_ms",
+        "_unswept",
         "classic",
         "config",
         "consumer",
@@ -113,6 +114,8 @@ class GroupCoordinator:
         self._sweep_ms: int | None = None
         """Time of the next removal of expired offsets and of empty groups without offsets, in ms; None if not
         scheduled."""
+        self._unswept: list[str] = []
+        """Groups that the removal under way has not looked at."""
         self._appliers: dict[type, Callable[[Any, Any], None]] = {
             OffsetCommitKey: self.offsets.apply,
             PendingOffsetCommitKey: self.offsets.apply_pending,
@@ -380,11 +383,16 @@ class GroupCoordinator:
         return administration.give_way(self.kinds, self.offsets, group_id)
 
     def _sweep(self, now_ms: int) -> Outcome:
-        """Remove expired offsets, and empty groups that have no offsets left."""
-        self._sweep_ms = None
-        self._keep_sweeping(now_ms)
+        """Remove expired offsets, and empty groups without offsets. Many groups take several steps."""
+        if not self._unswept:
+            self._unswept = sorted({*self.kinds.group_ids(), *self.offsets.group_ids})
+        group_ids = self._unswept[: administration.SWEPT_AT_ONCE]
+        del self._unswept[: administration.SWEPT_AT_ONCE]
+        if not self._unswept:
+            self._sweep_ms = None
+            self._keep_sweeping(now_ms)
         retention_ms = self.config.offsets_retention_ms
-        records = administration.sweep(self.kinds, self.offsets, retention_ms, now_ms)
+        records = administration.sweep(self.kinds, self.offsets, group_ids, retention_ms, now_ms)
         return Outcome(records=records) if records else NOTHING
 
     def _keep_sweeping(self, now_ms: int) -> None:

@@ -7,7 +7,8 @@ differ only in the clock and the hooks that they give to their host.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
@@ -143,6 +144,10 @@ class HostHooks:
 
     def later(self, work: Sliced[None]) -> None:
         """Run work behind the reply, slice by slice: the resolution of regular expressions."""
+
+    def turn(self) -> Iterator[None]:
+        """Yield before each timer that may run now; once it ends, other work has its turn first."""
+        return itertools.repeat(None)
 
     def carry_out(self, effect: Any) -> None:
         """Carry out an effect that is the world's business."""
@@ -291,11 +296,13 @@ class CoordinatorHost(Generic[C]):
             self._timer.cancel()
             self._timer = None
         self._armed_ms = None
-        self._run_due()
+        self._run_due(itertools.repeat(None))
 
-    def _run_due(self) -> None:
+    def _run_due(self, turn: Iterator[None]) -> None:
         now_ms, next_deadline = self._now_ms(), self.coordinator.next_deadline
-        while not self.closed and (due := next_deadline()) is not None and due <= now_ms:
+        for _ in turn:
+            if self.closed or (due := next_deadline()) is None or due > now_ms:
+                break
             self.process(DeadlineReached(due))
         self._arm()
 
@@ -313,7 +320,7 @@ class CoordinatorHost(Generic[C]):
     def _fired(self, due: int) -> None:
         if due == self._armed_ms and not self.closed:
             self._timer = self._armed_ms = None
-            self._run_due()
+            self._run_due(self._hooks.turn())
 
     # -- the end ----------------------------------------------------------------------------------------
 

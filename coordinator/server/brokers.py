@@ -104,14 +104,15 @@ class Brokers:
         self.cluster.replica_selector = replica_selector
         node_ids = range(listeners.node_id, listeners.node_id + len(ports))
         self._racks = dict(zip(node_ids, tuple(racks) or (None,) * len(ports), strict=True))
+        self._turns = FairTurns()
         self.groups = GroupCoordinators(
             self.config,
             node_ids=node_ids,
             journal=journal if storage is None else storage,
             make_hooks=make_hooks,
             on_state=on_state,
+            turns=self._turns,
         )
-        self._turns = FairTurns()
         self.cleaner = Cleaner(self.cluster, self._turns)
         self.cluster.on_configs = self._configured
         for key, entries in self.cluster.configs.items():

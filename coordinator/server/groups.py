@@ -37,6 +37,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.turns import PIECE_S, FairTurns, Share
 
 log = structlog.get_logger(__name__)
 
@@ -53,11 +54,12 @@ class ServedHooks(HostHooks):
     `internal_topics` creates the topics that groups of Streams applications wait for.
     """
 
-    __slots__ = ("_internal_topics", "_loop", "host")
+    __slots__ = ("_internal_topics", "_loop", "host", "turns")
 
     def __init__(self, internal_topics: InternalTopics) -> None:
         self._internal_topics = internal_topics
         self._loop = asyncio.get_running_loop()
+        self.turns = FairTurns()
         self.host: CoordinatorHost[GroupCoordinator]
 
     def deliver(
@@ -69,15 +71,23 @@ class ServedHooks(HostHooks):
                 future.set_result(response)
 
     def later(self, work: Sliced[None]) -> None:
-        """Run one slice of the work in each of the loop's next turns."""
-        self._loop.call_soon(self._slice, work)
+        """Run the slices of the work in turn with the clients', as if it were a client of its own."""
+        share = Share()
+        self._loop.call_soon(self.turns.run, share, partial(self._slice, work, share))
 
-    def _slice(self, work: Sliced[None]) -> None:
+    def _slice(self, work: Sliced[None], share: Share) -> None:
         try:
             next(work)
         except StopIteration:
             return
-        self.later(work)
+        self.turns.run(share, partial(self._slice, work, share))
+
+    def turn(self) -> Iterator[None]:
+        """Let timers that are due together run for one piece of work at a time."""
+        end_s = self._loop.time() + PIECE_S
+        yield
+        while self._loop.time() < end_s:
+            yield
 
     def carry_out(self, effect: object) -> None:
         """Create topics, and log fenced members if the application has set up logging."""
@@ -165,8 +175,10 @@ class GroupCoordinators:
         journal: KeptJournal | None,
         make_hooks: MakeHooks | None,
         on_state: Callable[[Shard, str], None],
+        turns: FairTurns,
     ) -> None:
         GroupCoordinator(config)
+        self._turns = turns
         self.config = config
         self.node_ids = tuple(node_ids)
         self._make_hooks = make_hooks
@@ -330,6 +342,7 @@ class GroupCoordinators:
         loaded = partial(self._loaded, shard, self._clock.now_ms())
         make = self._make_hooks
         hooks = ServedHooks(self.internal_topics) if make is None else make(shard, loaded)
+        hooks.turns = self._turns
         shard.host = hooks.host = CoordinatorHost(loaded(), shard.journal, self._clock, hooks)
         self._on_state(shard, "active")
         shard.host.process(TopicsChanged(image=self._image))

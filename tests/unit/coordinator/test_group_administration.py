@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator import administration
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
+from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 
 X0 = TopicPartition("x", 0)
@@ -177,6 +179,30 @@ class TestSimpleGroups:
         (swept,) = emptied.after(emptied.config.offsets_retention_check_interval_ms)
         assert list(map(emptied.short, swept.records)) == ["-2"]
         assert self.listed(emptied) == []
+
+    def test_a_sweep_of_many_groups_takes_several_steps(
+        self, scene: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(administration, "SWEPT_AT_ONCE", 2)
+        for number in range(5):
+            group_id, offsets = f"g{number}", {X0: OffsetAndMetadata(offset=7)}
+            scene.process(
+                OffsetCommitRequest(group_id=group_id, member_id="", member_epoch=-1, offsets=offsets)
+            )
+            scene.process(OffsetDeleteRequest(group_id=group_id, partitions=(X0,)))
+        scene.now_ms += scene.config.offsets_retention_check_interval_ms
+        due_ms = scene.coordinator.next_deadline()
+        outcomes = [scene.process(DeadlineReached(due_ms))]
+        deleted = scene.process(consumer.DeleteGroupsRequest(group_id="g2"))
+        assert deleted.reply.error_code is E.NONE
+        while scene.coordinator.next_deadline() == due_ms:
+            outcomes.append(scene.process(DeadlineReached(due_ms)))
+        assert [[record.key.group_id for record in each.records] for each in outcomes] == [
+            ["g0", "g1"],
+            ["g3"],
+            ["g4"],
+        ]
+        assert self.listed(scene) == []
 
     def test_a_load_of_the_whole_log_keeps_it_and_one_of_a_compacted_log_does_not(self, emptied: Any) -> None:
         emptied.reload()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,10 +21,12 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.coordinator.protocol.outcome import ResolveRegularExpressions, TopicsChanged
+from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.groups import ServedHooks, ask
 from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.turns import Share
 
 IMAGE = TopicsImage.of(
     Topic(topic_id=f"topic-id-{name:>013}", name=name, partitions=2)
@@ -99,6 +102,40 @@ async def test_an_expression_is_matched_behind_the_reply(host):
     reply = ask(host, again)
     names = {IMAGE.name_of(topic_id) for topic_id in reply.assignment}
     assert names == {"orders", "orders-eu"}
+
+
+async def test_the_slices_of_expressions_take_turns_with_the_work_of_clients(host):
+    ran: list[str] = []
+
+    def work(name: str) -> Sliced[None]:
+        for _ in range(3):
+            ran.append(name)
+            yield
+
+    hooks = host._hooks
+    heavy = Share()
+    heavy.due_s = 1.0
+    hooks.later(work("expression"))
+    hooks.turns.run(Share(), lambda: hooks.turns.run(heavy, lambda: ran.append("heavy")))
+    while len(ran) < 4:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert ran == ["expression", "expression", "expression", "heavy"]
+
+
+async def test_other_work_has_its_turn_between_timers_that_are_due_together(host, monkeypatch):
+    for number in range(20):
+        ask(host, join(f"m{number}", subscribed_topic_names=("orders",)))
+    left = []
+    monkeypatch.setattr(ServedHooks, "turn", lambda _: left.append(len(members(host))) or iter([None]))
+    await asyncio.sleep(50)
+    assert left == list(range(20, 0, -1))
+
+
+def test_timers_that_are_due_together_run_for_one_piece_of_work_at_a_time():
+    times = iter((1.0, 1.0004, 1.0008, 1.0012))
+    hooks = object.__new__(ServedHooks)
+    hooks._loop = SimpleNamespace(time=lambda: next(times))
+    assert len(list(hooks.turn())) == 3
 
 
 async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(host):
