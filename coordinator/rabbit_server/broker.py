@@ -16,6 +16,7 @@ from fencepost.coordinator.rabbit_server.connection import RabbitServerConnectio
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.server.listener import Listener
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.turns import FairTurns
 
 DEFAULT_PORT: Final = 5552
 
@@ -70,7 +71,7 @@ class StreamBroker:
             users=self._users,
             limits=self._limits,
         )
-        numbers = count(1)
+        numbers, turns = count(1), FairTurns()
 
         def connect(
             node: str,
@@ -78,7 +79,9 @@ class StreamBroker:
             on_made: Callable[[RabbitServerConnection], str | None],
             on_lost: Callable[[RabbitServerConnection], None],
         ) -> RabbitServerConnection:
-            return RabbitServerConnection(self.cluster, next(numbers), node, on_made=on_made, on_lost=on_lost)
+            return RabbitServerConnection(
+                self.cluster, next(numbers), node, turns=turns, on_made=on_made, on_lost=on_lost
+            )
 
         try:
             for node, listener in self._listeners.items():

@@ -14,7 +14,6 @@ from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.rabbit_server.stream import Stream
 from fencepost.coordinator.sasl.credentials import check_user
-from fencepost.coordinator.server.turns import FairTurns
 
 if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.session import RabbitSession
@@ -64,7 +63,6 @@ class RabbitCluster:
         """All that are connected."""
         self.ports: dict[str, int] = {}
         """The port of each node, by its name."""
-        self.turns = FairTurns()
         self.unfinished_bytes = 0
         """Bytes that arrived on all connections and were not handled yet."""
         self._secret = secret

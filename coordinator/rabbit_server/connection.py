@@ -19,7 +19,7 @@ from fencepost.coordinator.rabbit_server import administration, consuming, hands
 from fencepost.coordinator.rabbit_server.cluster import RabbitCluster
 from fencepost.coordinator.rabbit_server.session import Handler, HandshakeStep, RabbitSession
 from fencepost.coordinator.server.accepting import socket_number
-from fencepost.coordinator.server.turns import Share
+from fencepost.coordinator.server.turns import FairTurns, Share
 
 log = structlog.get_logger(__name__)
 
@@ -46,6 +46,7 @@ class RabbitServerConnection(asyncio.Protocol):
         number: int,
         node: str,
         *,
+        turns: FairTurns,
         on_made: Callable[[RabbitServerConnection], str | None],
         on_lost: Callable[[RabbitServerConnection], None],
     ) -> None:
@@ -61,6 +62,7 @@ class RabbitServerConnection(asyncio.Protocol):
         self._is_closing = False
         self._is_lost = False
         self._share = Share()
+        self._turns = turns
         self._is_queued = False
         """True while frames that came wait for their turn."""
         self._unfinished = 0
@@ -184,7 +186,7 @@ class RabbitServerConnection(asyncio.Protocol):
         if self._is_queued:
             return
         self._is_queued = True
-        self._cluster.turns.run(self._share, self._work)
+        self._turns.run(self._share, self._work)
         if self._is_queued and not self._is_closing:
             self._transport.pause_reading()
 
@@ -211,7 +213,7 @@ class RabbitServerConnection(asyncio.Protocol):
             if session.step is HandshakeStep.OPEN and before is not HandshakeStep.OPEN:
                 self._frames.max_bytes = session.frame_max or _UNLIMITED
                 self._tick()
-            if self._frames.buffered and self._cluster.turns.is_long:
+            if self._frames.buffered and self._turns.is_long:
                 self._go_on()
                 return
 
