@@ -9,6 +9,7 @@ the library's scenarios to see what they reach, and walks through the explorer's
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import os
@@ -99,14 +100,28 @@ def commands() -> Iterator[str]:
         function = pkgutil.resolve_name(command.function)
         yield f"## `fencepost {command.name}`\n\n{inspect.getdoc(function)}\n"
         yield "| argument or option | default | meaning |\n|---|---|---|"
-        hints = get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
-            yield _argument(parameter, hints[parameter.name])
+        for parameter, hint in _parameters(function):
+            yield _argument(parameter, hint)
         yield ""
 
 
+def _parameters(function: Callable[..., object]) -> Iterator[tuple[inspect.Parameter, Any]]:
+    """The parameters of a command with their annotations; a group of options is that of its class."""
+    hints = get_type_hints(function, include_extras=True)
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        if dataclasses.is_dataclass(hint):
+            yield from _parameters(hint)
+        elif all(meta.parse is not False for meta in _metas(hint)):
+            yield parameter, hint
+
+
+def _metas(hint: Any) -> list[cyclopts.Parameter]:
+    return [meta for meta in get_args(hint)[1:] if isinstance(meta, cyclopts.Parameter)]
+
+
 def _argument(parameter: inspect.Parameter, hint: Any) -> str:
-    metas = [meta for meta in get_args(hint)[1:] if isinstance(meta, cyclopts.Parameter)]
+    metas = _metas(hint)
     text = next(meta.help for meta in metas if meta.help)
     named = next((meta.name for meta in metas if meta.name), None)
     if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
@@ -122,7 +137,7 @@ def _argument(parameter: inspect.Parameter, hint: Any) -> str:
         elif parameter.default is not False:
             shown += f" {_metavar(hint)}"
     default = parameter.default
-    absent = default in ("", None, inspect.Parameter.empty) or default is False  # 0 is a value
+    absent = default in ("", (), None, inspect.Parameter.empty) or default is False  # 0 is a value
     return f"| `{shown}` | {'' if absent else f'`{default}`'} | {text} |"
 
 
@@ -135,7 +150,7 @@ def _metavar(hint: Any) -> str:
     if get_origin(hint) in (typing.Union, UnionType):
         return _metavar(get_args(hint)[0])
     if get_origin(hint) is tuple:
-        return " ".join(map(_metavar, get_args(hint)))
+        return " ".join(_metavar(each) for each in get_args(hint) if each is not ...)
     return {int: "N", Path: "PATH"}.get(hint, "VALUE")
 
 

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import CELL, Column, Unit
-from fencepost.simulation.cli.arguments import Json, writable_files
-from fencepost.simulation.cli.live import WINDOW_S, follow_topic
+from fencepost.simulation.cli.arguments import Json, given_options, writable_files
+from fencepost.simulation.cli.live import Following, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.analyze import Tables, kind_of
 from fencepost.simulation.pipeline.progress import progress_for
@@ -25,7 +26,6 @@ from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.model import label, shown
 
 if TYPE_CHECKING:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.report.model import Table
 
 SHOWN = 10
@@ -53,38 +53,7 @@ def analyze(
     ] = None,
     /,
     *,
-    kafka: Annotated[
-        str | None, Parameter(help="HOST:PORT of a Kafka broker: follow --topic instead of reading files.")
-    ] = None,
-    topic: Annotated[
-        str | None,
-        Parameter(help="With --kafka: the topic with a trace, or __consumer_offsets, Kafka's own log."),
-    ] = None,
-    kafka_config: Annotated[
-        Path | None,
-        Parameter(help="With --kafka: a file of Kafka's client settings, for brokers with TLS or a login."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        Parameter(
-            help="With --kafka: the folder for rows; a restart continues from it. Default: out/live/TOPIC."
-        ),
-    ] = None,
-    until_idle: Annotated[
-        float | None,
-        Parameter(validator=Number(gt=0), help="With --kafka: end after this many seconds without a record."),
-    ] = None,
-    available_now: Annotated[
-        bool,
-        Parameter(show_default=False, help="With --kafka: end after reading everything that is there now."),
-    ] = False,
-    window: Annotated[
-        float | None,
-        Parameter(
-            validator=Number(gte=0.1),
-            help=f"With --kafka: seconds in each window of counts. Default: {WINDOW_S:g}.",
-        ),
-    ] = None,
+    following: Following = Following(),
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
@@ -104,22 +73,11 @@ def analyze(
     from fencepost.simulation.pipeline.analyze import analyze as run_analyses
 
     writable_files({"--report": report}, read=traces)
-    if kafka is not None:
+    if following.kafka is not None:
         if traces is not None or run:
             raise FencepostError("--kafka: reads a topic, expected no files and no --run")
-        return follow_topic(
-            kafka,
-            topic,
-            out,
-            config=kafka_config,
-            master=master,
-            window_s=WINDOW_S if window is None else window,
-            available_now=available_now,
-            idle_s=until_idle,
-            report=report,
-            json=json,
-        )
-    if available_now or any(each is not None for each in (topic, kafka_config, out, until_idle, window)):
+        return follow_topic(following, master=master, report=report, json=json)
+    if [*given_options(following)]:
         raise FencepostError(
             "--topic, --kafka-config, --out, --until-idle, --available-now, --window: needs --kafka"
         )
@@ -130,17 +88,18 @@ def analyze(
         return _show(traces, run, report, json=json)
     with told_at_once(STOPPING):
         tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
-    if json:
-        print_json(Analyzed(tables, None if report is None else str(report), kind_of(traces)))
-    else:
-        from fencepost.simulation.cli.terminal import Terminal
-
-        terminal = Terminal()
-        terminal.say(f"{traces}: {kind_of(traces)}\n")
-        print_tables(terminal, tables)
-        if report is not None:
-            terminal.say(f"Report: {report}")
+    result = Analyzed(tables, None if report is None else str(report), kind_of(traces))
+    print_result(result, _print, traces, json=json)
     return 0
+
+
+def _print(result: Analyzed, traces: Path) -> None:
+    terminal = Terminal()
+    if result.source is not None:
+        terminal.say(f"{traces}: {result.source}\n")
+    print_tables(terminal, result.tables)
+    if result.report is not None:
+        terminal.say(f"Report: {result.report}")
 
 
 def _show(traces: Path, runs: list[str], report: Path | None, *, json: bool) -> int:
@@ -149,19 +108,12 @@ def _show(traces: Path, runs: list[str], report: Path | None, *, json: bool) -> 
     if report is None:
         raise FencepostError("--run: writes timelines to a page, expected --report F.html")
     report_runs(traces, runs, report)
-    if json:
-        print_json(Analyzed({}, str(report)))
-    else:
-        from fencepost.simulation.cli.terminal import Terminal
-
-        Terminal().say(f"Report: {report}")
+    print_result(Analyzed({}, str(report)), _print, traces, json=json)
     return 0
 
 
 def print_tables(out: Terminal, tables: Tables) -> None:
     """Print the first rows of each table that has any, under the table's title."""
-    from rich.text import Text
-
     for name, rows in tables.items():
         if not rows:
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, Token, UnusedCliTokensError
 from cyclopts.validators import Number
@@ -34,8 +35,13 @@ def whole(_: object, tokens: Sequence[Token]) -> int:
         raise ValueError(f"expected a whole number, got {token.value!r}") from None
 
 
-Count: TypeAlias = Annotated[int, Parameter(validator=Number(gte=1), converter=whole)]
-Seed: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0), converter=whole)]
+def within(least: int, most: int | None = None, help: str = "") -> Parameter:
+    """Return the parameter of a whole number between two limits."""
+    return Parameter(validator=Number(gte=least, lte=most), converter=whole, help=help)
+
+
+Count: TypeAlias = Annotated[int, within(1)]
+Seed: TypeAlias = Annotated[int, within(0)]
 
 HELP_WIDTH = 80
 _MAY_BE_EMPTY = "--mutant"
@@ -137,12 +143,18 @@ def writable_file(path: Path | None, option: str) -> Path | None:
     return path
 
 
-def only_with(needed: str, options: Mapping[str, tuple[object, object]]) -> None:
-    """Refuse options that have no effect without `needed`; each has its value and its default.
+def given_options(group: Any) -> Iterator[str]:
+    """Yield the options of a group, an instance of a dataclass, whose values are not the defaults."""
+    for field in dataclasses.fields(group):
+        if field.init and getattr(group, field.name) != field.default:
+            yield f"--{field.name.replace('_', '-')}"
 
-    :raises FencepostError: if a value is not the default.
+
+def only_with(needed: str, *given: str) -> None:
+    """Refuse the options that were `given`, as they have no effect without `needed`.
+
+    :raises FencepostError: if there is one.
     """
-    given = [option for option, (value, default) in options.items() if value != default]
     if given:
         raise FencepostError(f"{', '.join(given)}: needs {needed}")
 

@@ -6,15 +6,17 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias, cast
 
 from cyclopts import Parameter
 
 from fencepost.coordinator.config import RELEASE_VERSION
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import only_with
+from fencepost.simulation.cli.arguments import given_options, only_with
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.lab.clusters.settings import KafkaVersion
+from fencepost.simulation.lab.clusters import settings
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
@@ -22,27 +24,41 @@ if TYPE_CHECKING:
 
 Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Number of nodes, if a cluster is started.")]
 Profile: TypeAlias = Annotated[
-    Literal["fast", "stock"],
-    Parameter(help="Settings of a started cluster: short sessions, or Kafka's defaults."),
+    settings.Profile, Parameter(help="Settings of a started cluster: short sessions, or Kafka's defaults.")
 ]
 Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="The Kafka version to start.")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class OwnCluster:
+    """Options of a cluster that is started for a command."""
+
+    nodes: Nodes = 3
+    profile: Profile = "fast"
+    kafka: Kafka = KAFKA_VERSION
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class OwnNode(OwnCluster):
+    """The same; one node unless the options say otherwise."""
+
+    nodes: Nodes = 1
+
 
 OWN_CLUSTERS = ("jvm", "docker")
 _LEAST_US = 1_000_000
 
 
-def check_own(
-    cluster: str,
-    options: Mapping[str, tuple[object, object]],
-    overrides: Iterable[str] = (),
-) -> None:
-    """Refuse options, each with its default, and settings that have an effect only if a cluster is started.
+def check_own(cluster: str, own: OwnCluster, overrides: Iterable[str] = ()) -> None:
+    """Refuse options and settings that have an effect only if a cluster is started.
 
     :raises FencepostError: if one is given, and the cluster is HOST:PORT of a running one.
     """
     if cluster in OWN_CLUSTERS:
         return
-    only_with(f"--cluster jvm or docker, not a running cluster ({cluster})", options)
+    only_with(f"--cluster jvm or docker, not a running cluster ({cluster})", *given_options(own))
     for override in overrides:
         if override.startswith("config."):
             raise FencepostError(f"--set {override}: has no effect: the brokers at {cluster} have their own")
@@ -50,11 +66,7 @@ def check_own(
 
 @asynccontextmanager
 async def reached(
-    cluster: str,
-    nodes: int,
-    profile: Literal["fast", "stock"],
-    kafka: KafkaVersion,
-    config: Mapping[str, bool | int | str],
+    cluster: str, own: OwnCluster, config: Mapping[str, bool | int | str]
 ) -> AsyncIterator[RealCluster | str]:
     """Start a cluster with this configuration of its coordinators for the block, or return HOST:PORT.
 
@@ -67,11 +79,10 @@ async def reached(
     from fencepost.simulation.lab.clusters.cluster import RealCluster
 
     runner = cast("Literal['jvm', 'docker']", cluster)
-    properties = _properties(config, kafka)
     async with RealCluster(
-        nodes=nodes, runner=runner, profile=profile, kafka=kafka, properties=properties
-    ) as own:
-        yield own
+        **asdict(own), runner=runner, properties=_properties(config, own.kafka)
+    ) as started:
+        yield started
 
 
 def _properties(config: Mapping[str, bool | int | str], kafka: KafkaVersion) -> dict[str, bool | int | str]:

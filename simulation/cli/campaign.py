@@ -7,13 +7,15 @@ from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.arguments import Json, key_values, writable_results
 from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
 from fencepost.simulation.pipeline.progress import progress_for
@@ -106,10 +108,7 @@ def campaign(
             resume=resume,
             progress=progress_for(json=json, lines=True),
         )
-    if json:
-        print_json(result)
-    else:
-        print_result(result)
+    print_result(result, show_campaign, json=json)
     return 1 if result.violations or result.failed else 0
 
 
@@ -129,12 +128,8 @@ def _spec(scenarios: tuple[str, ...], grid: list[str], settings: list[str]) -> C
     return read_campaign(files[0])
 
 
-def print_result(result: CampaignResult) -> None:
+def show_campaign(result: CampaignResult) -> None:
     """Print the tables that the terminal shows, and the totals of the campaign."""
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
-
     out = Terminal()
     print_tables(out, {name: result.tables[name] for name in SHOWN if name in result.tables})
     bad = result.failed + result.violations

@@ -3,55 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import shlex
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+from rich.text import Text
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, writable_files
+from fencepost.simulation.cli.arguments import Json, Seed, writable_files
 from fencepost.simulation.cli.brokers import (
     OWN_CLUSTERS,
-    Kafka,
-    Nodes,
-    Profile,
+    OwnCluster,
     check_own,
     played_us,
     quiet_logs,
     reached,
 )
-from fencepost.simulation.cli.completion import scenario_names
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.runs import (
-    TraceConfig,
-    TraceTo,
+    GroupSize,
+    RunOutputs,
+    ScenarioName,
+    Settings,
     length,
     say_violations,
-    trace_place,
     whole_percents,
 )
-from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
-from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.trace.outputs import TraceOutputs, trace_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from contextlib import AbstractAsyncContextManager
 
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.chaos.result import ChaosResult
-    from fencepost.simulation.lab.clusters.cluster import RealCluster
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
 def chaos(
-    scenario: Annotated[
-        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
-    ] = DEFAULT,
+    scenario: ScenarioName = DEFAULT,
     /,
     *,
     cluster: Annotated[
@@ -61,29 +52,18 @@ def chaos(
             "touches only the run's own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
-    nodes: Nodes = 3,
-    profile: Profile = "fast",
-    kafka: Kafka = KAFKA_VERSION,
+    own: OwnCluster = OwnCluster(),
     client: Annotated[
         Literal["fencepost", "confluent"],
         Parameter(help="The members' client: KIP848Consumer, or confluent-kafka's consumer."),
     ] = "fencepost",
     seed: Annotated[Seed, Parameter(help="The same seed gives the same plan as in simulation.")] = 1,
-    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[
-        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
-    ] = None,
+    size: GroupSize = GroupSize(),
     duration: Annotated[
         str, Parameter(help="The real time for the run: all times of the scenario shrink to fit.")
     ] = "60s",
-    settings: Annotated[
-        list[str] | None,
-        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
-    ] = None,
-    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
-    trace_topic: TraceTo = None,
-    trace_config: TraceConfig = None,
-    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
+    settings: Settings = (),
+    outputs: RunOutputs = RunOutputs(),
     json: Json = False,
 ) -> int:
     """Run a scenario on real brokers with real records, and with the plan, checkers and trace of `simulate`.
@@ -92,75 +72,48 @@ def chaos(
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
     from fencepost.simulation.lab.chaos.playable import playable
-
-    overrides = settings or []
-    own = {"--nodes": (nodes, 3), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
-    check_own(cluster, own, overrides)
-    loaded = playable(
-        load_any(scenario, overrides=overrides, members=members, partitions=partitions, option="--set"),
-        client,
-    )
-    length_us = played_us(duration)
-    writable_files({"--trace": trace, "--report": report}, read=scenario)
-    quiet_logs()
-    place = trace_place(trace_topic, trace_config)
-    given: dict[str, object] = {
-        "cluster": cluster,
-        **({"nodes": nodes, "profile": profile, "kafka": kafka} if cluster in OWN_CLUSTERS else {}),
-        "client": client,
-        "seed": seed,
-        "members": members,
-        "partitions": partitions,
-        "duration": duration,
-    }
-    command = _command(scenario, given, overrides)
-    with trace_outputs(f"{loaded.name}-{seed}-real", trace, place, keep=report is not None) as rows:
-        result = asyncio.run(
-            _run(
-                loaded,
-                seed,
-                reached(cluster, nodes, profile, kafka, loaded.config),
-                client=client,
-                duration_us=length_us,
-                rows=rows,
-                progress=progress_for(json=json),
-            )
-        )
-    if report is not None:
-        from fencepost.simulation.report.render import render_run_report
-
-        render_run_report(result, rows.rows, report, command=command, facts=_on_page(result, loaded))
-    if json:
-        print_json(result)
-    else:
-        _print(result, loaded, [f"Again:  {command}", *_files(trace, report)])
-    return 1 if result.violations or result.records_lost else 0
-
-
-async def _run(
-    scenario: Scenario | StreamsScenario,
-    seed: int,
-    cluster: AbstractAsyncContextManager[RealCluster | str],
-    *,
-    client: Literal["fencepost", "confluent"],
-    duration_us: int,
-    rows: TraceOutputs,
-    progress: Progress,
-) -> ChaosResult:
     from fencepost.simulation.lab.chaos.run import run_real
 
-    async with cluster as where:
-        rows.begin_now()
-        with progress.step("playing", 100) as advance:
-            return await run_real(
-                scenario,
-                seed,
-                where,
-                client=client,
-                duration_us=duration_us,
-                trace=rows.writer,
-                progress=whole_percents(advance),
-            )
+    check_own(cluster, own, settings)
+    numbers = dataclasses.asdict(size)
+    loaded = playable(load_any(scenario, overrides=settings, option="--set", **numbers), client)
+    length_us = played_us(duration)
+    writable_files({"--trace": outputs.trace, "--report": outputs.report}, read=scenario)
+    quiet_logs()
+    given: dict[str, object] = {
+        "cluster": cluster,
+        **(dataclasses.asdict(own) if cluster in OWN_CLUSTERS else {}),
+        "client": client,
+        "seed": seed,
+        **numbers,
+        "duration": duration,
+    }
+    command = _command(scenario, given, settings)
+    with outputs.open(f"{loaded.name}-{seed}-real") as rows:
+
+        async def played() -> ChaosResult:
+            async with reached(cluster, own, loaded.config) as where:
+                rows.begin_now()
+                with progress_for(json=json).step("playing", 100) as advance:
+                    told = whole_percents(advance)
+                    return await run_real(
+                        loaded,
+                        seed,
+                        where,
+                        client=client,
+                        duration_us=length_us,
+                        trace=rows.writer,
+                        progress=told,
+                    )
+
+        result = asyncio.run(played())
+    if outputs.report is not None:
+        from fencepost.simulation.report.render import render_run_report
+
+        facts = _on_page(result, loaded)
+        render_run_report(result, rows.rows, outputs.report, command=command, facts=facts)
+    print_result(result, _print, loaded, [f"Again:  {command}", *outputs.lines], json=json)
+    return 1 if result.violations or result.records_lost else 0
 
 
 def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) -> str:
@@ -174,15 +127,7 @@ def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) 
     return shlex.join(words)
 
 
-def _files(trace: Path | None, report: Path | None) -> list[str]:
-    found = {"Trace: ": trace, "Report:": report}
-    return [f"{name} {path}" for name, path in found.items() if path is not None]
-
-
 def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequence[str]) -> None:
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     out.say(Text(f"{result.scenario}, seed {result.seed}, on {_place(result)}", style="bold"))
@@ -203,8 +148,6 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
 
 def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tuple[str, str | Text]]:
     """Return the facts about a run that the terminal and the page show."""
-    from rich.text import Text
-
     return [
         ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with start and end"),
         (
@@ -245,7 +188,6 @@ def _place(result: ChaosResult) -> str:
 
 
 def _count(number: int) -> Text:
-    from rich.text import Text
 
     return Text(f"{number:,}", "red" if number else "green")
 

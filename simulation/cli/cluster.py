@@ -7,19 +7,20 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Annotated, Literal, cast
 
 import msgspec
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Json, only_with, whole
+from fencepost.simulation.cli.arguments import Json, given_options, only_with, within
 from fencepost.simulation.cli.brokers import Kafka
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.runner import Condition
-from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, Profile
 from fencepost.simulation.lab.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
 from fencepost.simulation.pipeline.progress import progress_for
 
@@ -44,28 +45,32 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     brokers: tuple[NodeReport, ...] = ()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Wanted:
+    """The cluster that `up` is asked for."""
+
+    nodes: Annotated[Literal[1, 3], Parameter(help="One node, or three with three replicas.")] = 1
+    runner: Annotated[
+        RunnerName, Parameter(help="JVM processes (needs Java and Maven), or docker compose.")
+    ] = "jvm"
+    profile: Annotated[
+        Profile, Parameter(help="Session timeout: 2 s (fast), or Kafka's default of 45 s (stock).")
+    ] = "fast"
+    kafka: Kafka = KAFKA_VERSION
+    port: Annotated[
+        int | None,
+        within(1, 65535, "Port of the first node; the others use the next ports. Default: free ports."),
+    ] = None
+
+
 def cluster(
     action: Annotated[
         Literal["up", "down", "status"], Parameter(help="up starts it, down ends it, status shows its nodes.")
     ],
     /,
     *,
-    nodes: Annotated[Literal[1, 3], Parameter(help="One node, or three with three replicas.")] = 1,
-    runner: Annotated[
-        RunnerName, Parameter(help="JVM processes (needs Java and Maven), or docker compose.")
-    ] = "jvm",
-    profile: Annotated[
-        Profile, Parameter(help="Session timeout: 2 s (fast), or Kafka's default of 45 s (stock).")
-    ] = "fast",
-    kafka: Kafka = KAFKA_VERSION,
-    port: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=1, lte=65535),
-            converter=whole,
-            help="Port of the first node; the others use the next ports. Default: free ports.",
-        ),
-    ] = None,
+    wanted: Wanted = Wanted(),
     name: Annotated[
         str, Parameter(help="Name of the cluster (letters, digits, hyphens); several may be up at a time.")
     ] = UP,
@@ -81,25 +86,15 @@ def cluster(
             f"--name {name}: expected up to 40 letters, digits and hyphens that do not begin with run-"
         )
     if action != "up":
-        options = {
-            "--nodes": (nodes, 1),
-            "--runner": (runner, "jvm"),
-            "--profile": (profile, "fast"),
-            "--kafka": (kafka, KAFKA_VERSION),
-            "--port": (port, None),
-        }
-        only_with("the action up", options)
+        only_with("the action up", *given_options(wanted))
     if action == "up":
         progress = progress_for(json=json, lines=True)
-        report = asyncio.run(_up(name, _Wanted(nodes, runner, profile, kafka, port), progress.say))
+        report = asyncio.run(_up(name, wanted, progress.say))
     elif action == "down":
         report = _down(name)
     else:
         report = asyncio.run(_status(name))
-    if json:
-        print_json(report)
-    else:
-        _print(report, action, name)
+    print_result(report, _print, action, name, json=json)
     return 0
 
 
@@ -108,24 +103,14 @@ _NAME = re.compile(r"(?!run-)[A-Za-z0-9][A-Za-z0-9-]{0,39}")
 _LIFE_SECONDS = 10.0
 
 
-class _Wanted(NamedTuple):
-    """The cluster that `up` was asked for."""
-
-    nodes: int
-    runner: RunnerName
-    profile: Profile
-    kafka: KafkaVersion
-    port: int | None
-
-
-async def _up(name: str, wanted: _Wanted, say: Callable[[str], None]) -> ClusterReport:
+async def _up(name: str, wanted: Wanted, say: Callable[[str], None]) -> ClusterReport:
     """Start the cluster, unless it is up. SIGTERM stops the start as Ctrl-C does."""
     if (folder := _found(name)) is not None:
         return await _stays(folder, wanted)
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    started = RealCluster(**wanted._asdict(), name=name, say=say)
+    started = RealCluster(**asdict(wanted), name=name, say=say)
     living = asyncio.create_task(_sign_of_life(say))
     try:
         await started.start()
@@ -150,15 +135,15 @@ async def _sign_of_life(say: Callable[[str], None]) -> None:
         say(f"still starting, {time.monotonic() - began:.0f} s so far")
 
 
-async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
+async def _stays(folder: StateFolder, wanted: Wanted) -> ClusterReport:
     """Return the report of a cluster that is up, if it is the one that was asked for.
 
     :raises FencepostError: if it is a different one, or some of its nodes are not running.
     """
     state = folder.state
     first = state.nodes[0].clients.port
-    have = _Wanted(len(state.nodes), state.runner, state.profile, state.kafka, first)
-    if have != wanted._replace(port=first if wanted.port is None else wanted.port):
+    have = Wanted(cast("Literal[1, 3]", len(state.nodes)), state.runner, state.profile, state.kafka, first)
+    if have != replace(wanted, port=first if wanted.port is None else wanted.port):
         raise FencepostError(
             f"another cluster is up ({_named(state)}, first port {first}): fencepost cluster down, then up "
             "again"
@@ -215,7 +200,6 @@ def _named(state: ClusterState) -> str:
 
 
 def _print(report: ClusterReport, action: str, name: str) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     if report.bootstrap is None:

@@ -3,41 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_results
-from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
-from fencepost.simulation.cli.completion import scenario_names
-from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
-from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.cli.brokers import OwnNode, check_own, played_us, quiet_logs, reached
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.runs import GroupSize, ScenarioName, Settings
+from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
-
-    from rich.text import Text
-
-    from fencepost.simulation.lab.clusters.cluster import RealCluster
     from fencepost.simulation.lab.fidelity.compare import FidelityComparison, Played
-    from fencepost.simulation.scenarios.scenario import Scenario
-    from fencepost.simulation.scenarios.streams import StreamsScenario
 
 FAR_APART: Final = 4
 """The exit code if a figure differs and nothing worse was found."""
 
 
 def compare(
-    scenario: Annotated[
-        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
-    ] = DEFAULT,
+    scenario: ScenarioName = DEFAULT,
     /,
     *,
     cluster: Annotated[
@@ -47,15 +40,10 @@ def compare(
             "touches only the runs' own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
-    nodes: Nodes = 1,
-    profile: Profile = "fast",
-    kafka: Kafka = KAFKA_VERSION,
+    own: OwnNode = OwnNode(),
     seed: Annotated[Seed, Parameter(help="The seed of the first plan.")] = 1,
     seeds: Annotated[Count, Parameter(help="Number of plans, played one after the other.")] = 1,
-    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[
-        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
-    ] = None,
+    size: GroupSize = GroupSize(),
     duration: Annotated[
         str, Parameter(help="The real time for each run: all times of the scenario shrink to fit.")
     ] = "60s",
@@ -67,10 +55,7 @@ def compare(
         float, Parameter(help="Allowed difference of a simulated median from the real one: 0.1 is 10 %.")
     ] = 0.1,
     tail_tolerance: Annotated[float, Parameter(help="The same for the 90th percentile.")] = 0.2,
-    settings: Annotated[
-        list[str] | None,
-        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
-    ] = None,
+    settings: Settings = (),
     master: Annotated[str, Parameter(help="Spark's master, for the analyses.")] = LOCAL,
     out: Annotated[Path, Parameter(help="The directory for both sets of traces.")] = Path("out/compare"),
     report: Annotated[Path | None, Parameter(help="Write an HTML page that compares both.")] = None,
@@ -84,61 +69,41 @@ def compare(
     """
     from fencepost.simulation.lab.chaos.playable import playable
     from fencepost.simulation.lab.fidelity.compare import compare as simulate_too
+    from fencepost.simulation.lab.fidelity.compare import play
     from fencepost.simulation.lab.fidelity.verdicts import Tolerances
 
     for option, given in (("--tolerance", tolerance), ("--tail-tolerance", tail_tolerance)):
         if not 0 < given < math.inf:
             raise FencepostError(f"{option} {given:g}: expected a number above 0, such as 0.1 for 10 %")
-    own = {"--nodes": (nodes, 1), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
-    check_own(cluster, own, settings or [])
-    loaded = playable(
-        load_any(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
-    )
+    check_own(cluster, own, settings)
+    loaded = playable(load_any(scenario, overrides=settings, option="--set", **dataclasses.asdict(size)))
     length_us = played_us(duration)
     check_can_start(master)  # before minutes are spent on runs whose analysis then fails
     writable_results(out, report, make=new_folder)
     quiet_logs()
     progress = progress_for(json=json)
-    where = reached(cluster, nodes, profile, kafka, loaded.config)
-    played = asyncio.run(
-        _play(loaded, range(seed, seed + seeds), where, length_us, out=out, progress=progress)
-    )
+
+    async def played() -> Played:
+        async with reached(cluster, own, loaded.config) as where:
+            seeds_ = range(seed, seed + seeds)
+            return await play(loaded, seeds_, where, duration_us=length_us, out=out, progress=progress)
+
     result = simulate_too(
-        played,
+        asyncio.run(played()),
         fitted=fit,
         tolerances=Tolerances(tolerance, tail_tolerance),
         report=report,
         master=master,
         progress=progress,
     )
-    if json:
-        print_json(result)
-    else:
-        _print(result, report)
+    print_result(result, _print, report, json=json)
     if result.real.violations or result.simulated.violations or result.records_lost:
         return 1
     return FAR_APART if result.differs else 0
 
 
-async def _play(
-    scenario: Scenario | StreamsScenario,
-    seeds: range,
-    cluster: AbstractAsyncContextManager[RealCluster | str],
-    duration_us: int,
-    *,
-    out: Path,
-    progress: Progress,
-) -> Played:
-    from fencepost.simulation.lab.fidelity.compare import play
-
-    async with cluster as where:
-        return await play(scenario, seeds, where, duration_us=duration_us, out=out, progress=progress)
-
-
 def _print(result: FidelityComparison, report: Path | None) -> None:
-    from rich.text import Text
 
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.fidelity.tables import (
         DISTRIBUTION_HEADINGS,
         NAMES,
@@ -177,7 +142,6 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
 
 
 def _coloured(row: list[str]) -> list[Text | str]:
-    from rich.text import Text
 
     style = {"within": "green", "differs": "red"}.get(row[-1], "dim")
     return [*row[:-1], Text(row[-1], style)]

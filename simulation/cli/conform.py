@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,20 +15,37 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
-from fencepost.simulation.cli.arguments import Count, Json, Seed, only_with
-from fencepost.simulation.cli.brokers import Kafka, Profile, check_own, reached
-from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
+from fencepost.simulation.cli.arguments import Count, Json, Seed, given_options, only_with
+from fencepost.simulation.cli.brokers import Kafka, OwnCluster, OwnNode, Profile, check_own, reached
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.lab.conform.vectors import VectorReport, replay_vectors
 
 if TYPE_CHECKING:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.conform.lockstep import LockstepDifference
     from fencepost.simulation.lab.conform.schedule import Schedule
     from fencepost.simulation.lab.conform.suite import Report
 
 SHOWN = 10
 """Differences that the terminal shows; JSON has them all."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Asked:
+    """Options of the comparison with a broker."""
+
+    seed: Annotated[Seed, Parameter(help="Seed of the random schedules.")] = 0
+    requests: Annotated[Count, Parameter(help="Minimum number of requests to compare.")] = 2_000
+    profile: Profile = "fast"
+    kafka: Kafka = KAFKA_VERSION
+    schedules: Annotated[
+        Path | None,
+        Parameter(
+            help="Run the schedules in this file instead, as an earlier difference printed them (JSON)."
+        ),
+    ] = None
 
 
 def conform(
@@ -39,16 +57,7 @@ def conform(
             "should be idle: topics and groups named fencepost-… are created and deleted."
         ),
     ] = None,
-    seed: Annotated[Seed, Parameter(help="Seed of the random schedules.")] = 0,
-    requests: Annotated[Count, Parameter(help="Minimum number of requests to compare.")] = 2_000,
-    profile: Profile = "fast",
-    kafka: Kafka = KAFKA_VERSION,
-    schedules: Annotated[
-        Path | None,
-        Parameter(
-            help="Run the schedules in this file instead, as an earlier difference printed them (JSON)."
-        ),
-    ] = None,
+    asked: Asked = Asked(),
     vectors: Annotated[
         Path | None,
         Parameter(
@@ -63,43 +72,24 @@ def conform(
     """
     if (cluster is None) == (vectors is None):
         raise FencepostError("expected one of --cluster and --vectors, to compare with")
-    own: dict[str, tuple[object, object]] = {
-        "--profile": (profile, "fast"),
-        "--kafka": (kafka, KAFKA_VERSION),
-    }
     if vectors is not None:
-        asked = {"--seed": (seed, 0), "--requests": (requests, 2_000), "--schedules": (schedules, None)}
-        only_with("--cluster", {**asked, **own})
+        only_with("--cluster", *given_options(asked))
         recorded = replay_vectors(vectors)
-        if json:
-            print_json(recorded)
-        else:
-            _print_vectors(recorded)
+        print_result(recorded, _print_vectors, json=json)
         return 1 if recorded.differences else 0
     assert cluster is not None
+    own = OwnNode(profile=asked.profile, kafka=asked.kafka)
     check_own(cluster, own)
-    report = asyncio.run(_compare(cluster, profile, kafka, seed, requests, file=schedules, json=json))
-    if json:
-        print_json(report)
-    else:
-        _print(report)
+    report = asyncio.run(_compare(cluster, own, asked, json=json))
+    print_result(report, _print, json=json)
     return 1 if report.differences else 0
 
 
-async def _compare(
-    cluster: str,
-    profile: Profile,
-    kafka: KafkaVersion,
-    seed: int,
-    requests: int,
-    *,
-    file: Path | None,
-    json: bool,
-) -> Report:
-    chosen = None if file is None else _schedules(file)
-    async with reached(cluster, 1, profile, kafka, {}) as where:
+async def _compare(cluster: str, own: OwnCluster, asked: Asked, *, json: bool) -> Report:
+    chosen = None if asked.schedules is None else _schedules(asked.schedules)
+    async with reached(cluster, own, {}) as where:
         servers = where if isinstance(where, str) else where.bootstrap_servers
-        return await _judged(servers, seed, requests, chosen, json=json)
+        return await _judged(servers, asked.seed, asked.requests, chosen, json=json)
 
 
 async def _judged(
@@ -129,7 +119,6 @@ def _schedules(file: Path) -> list[Schedule]:
 
 
 def _print(report: Report) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.conform.rules import NAMES
 
     out = Terminal()
@@ -169,7 +158,6 @@ def _print_rest(out: Terminal, differences: Sequence[object]) -> None:
 
 
 def _print_vectors(report: VectorReport) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     broken = Counter(difference.rule for difference in report.differences)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
+from rich.text import Text
 
-from fencepost.simulation.cli.arguments import Count, Json, whole
-from fencepost.simulation.cli.completion import mutant_names
+from fencepost.simulation.cli.arguments import Count, Json, within
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.runs import Mutant
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.pipeline.progress import progress_for
 
 if TYPE_CHECKING:
@@ -23,23 +24,9 @@ def explore(
     ] = "consumer",
     /,
     *,
-    members: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=9), converter=whole, help="Number of members.")
-    ] = 2,
-    partitions: Annotated[
-        int,
-        Parameter(
-            validator=Number(gte=1, lte=100), converter=whole, help="Number of partitions of their topic."
-        ),
-    ] = 2,
-    faults: Annotated[
-        int,
-        Parameter(
-            validator=Number(gte=0),
-            converter=whole,
-            help="Number of faults that may happen, each at any moment.",
-        ),
-    ] = 1,
+    members: Annotated[int, within(1, 9, "Number of members.")] = 2,
+    partitions: Annotated[int, within(1, 100, "Number of partitions of their topic.")] = 2,
+    faults: Annotated[int, within(0, None, "Number of faults that may happen, each at any moment.")] = 1,
     kinds: Annotated[
         str,
         Parameter(
@@ -54,10 +41,7 @@ def explore(
         bool, Parameter(help="Take steps that commute in every order: more states, and the shortest paths.")
     ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after this many states.")] = 2_000_000,
-    mutant: Annotated[
-        str,
-        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
-    ] = "",
+    mutant: Mutant = "",
     json: Json = False,
 ) -> int:
     """Explore every interleaving of a small world: all orders of messages, timers, callbacks and faults.
@@ -85,19 +69,13 @@ def explore(
             max_states=max_states,
             progress=advance,
         )
-    if json:
-        print_json(found)
-    else:
-        _print(found)
+    print_result(found, _print, json=json)
     if found.interrupted:
         raise KeyboardInterrupt  # the results so far are printed; the exit code says that more are missing
     return 1 if found.violations else 0
 
 
 def _print(walk: Exploration) -> None:
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     out.say(

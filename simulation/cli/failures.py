@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, writable_files
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.cli.runs import length
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.runs import RunFiles, length
 from fencepost.simulation.cli.simulate import play, print_run, write_report
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import read_failure, test_of_world
 from fencepost.simulation.failures.shrink import TRIES
@@ -24,7 +26,6 @@ from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import progress_for
 
 if TYPE_CHECKING:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.failures.failure import Failure
     from fencepost.simulation.failures.shrink import Shrunk
 
@@ -33,30 +34,19 @@ def replay(
     failure: Annotated[Path, Parameter(help="A file that simulate --failure, shrink or a campaign wrote.")],
     /,
     *,
-    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
-    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
+    outputs: RunFiles = RunFiles(),
     json: Json = False,
 ) -> int:
     """Replay a failed run exactly, with the current code. Exit code 1: it still fails."""
     found = read_failure(failure)
-    writable_files({"--trace": trace, "--report": report}, read=failure)
+    writable_files({"--trace": outputs.trace, "--report": outputs.report}, read=failure)
     configure_logs()
     command = shlex.join(["fencepost", "replay", str(failure)])
     scenario = found.loaded()
     with with_mutant(found.mutant):
-        result, rows = play(
-            scenario,
-            found.seed,
-            plan=found.plan,
-            trace=trace,
-            keep_rows=report is not None,
-            progress=progress_for(json=json),
-        )
-    if json:
-        print_json(result)
-    else:
-        print_run(result, scenario, command, trace, report)
-    write_report(result, rows, report, command)
+        result, rows = play(scenario, found.seed, outputs, progress_for(json=json), plan=found.plan)
+    print_result(result, print_run, scenario, [f"Again:  {command}", *outputs.lines], json=json)
+    write_report(result, rows, outputs.report, command)
     return 1 if result.violations else 0
 
 
@@ -94,10 +84,7 @@ def shrink(
         shrunk = make_small(found, tries=tries, progress=advance)
     write_whole(out, shrunk.after.to_json() + "\n")
     write_whole(test, pytest_case(shrunk.after))
-    if json:
-        print_json(_summary(shrunk, out, test))
-    else:
-        _print(shrunk, out, test)
+    print_result(_summary(shrunk, out, test), _print, shrunk, json=json)
     return 0
 
 
@@ -108,25 +95,19 @@ def _shrink_world(failure: Path, out: Path, tries: int, *, json: bool) -> int:
     writable_files({"--out": out}, read=failure)
     made = make_smaller(failure, out, tries)
     before, after = (len(each.plan.entries) for each in (made.before, made.after))
-    if json:
-        print_json(
-            WorldShrinkResult(
-                test=made.after.test,
-                seed=made.after.seed,
-                invariant=made.after.invariant,
-                faults_before=before,
-                faults_after=after,
-                whole=made.is_whole,
-                out=str(out),
-            )
-        )
-        return 0
-    from fencepost.simulation.cli.terminal import Terminal
-
-    terminal = Terminal()
-    terminal.say(f"{before} faults before, {after} now\n\n{made.text}")
+    result = WorldShrinkResult(
+        test=made.after.test,
+        seed=made.after.seed,
+        invariant=made.after.invariant,
+        faults_before=before,
+        faults_after=after,
+        whole=made.is_whole,
+        out=str(out),
+    )
+    lines = [f"{before} faults before, {after} now\n\n{made.text}"]
     if not made.is_whole:
-        terminal.say(f"\n{tries:,} runs were not enough: --tries allows more")
+        lines.append(f"\n{tries:,} runs were not enough: --tries allows more")
+    print_result(result, lambda _: Terminal().say("\n".join(lines)), json=json)
     return 0
 
 
@@ -202,16 +183,11 @@ def _summary(shrunk: Shrunk, out: Path, test: Path) -> ShrinkResult:
     )
 
 
-def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
-
-    terminal: Terminal = Terminal()
-    after = shrunk.after
+def _print(result: ShrinkResult, shrunk: Shrunk) -> None:
+    terminal = Terminal()
+    after, before, small = shrunk.after, result.before, result.after
     terminal.say(Text(f"{after.invariant} in {after.name}, seed {after.seed}", style="bold"))
     terminal.say()
-    before, small = _size(shrunk.before), _size(after)
     rows = [
         (name, f"{getattr(before, name):,}", f"{getattr(small, name):,}")
         for name in ("disturbances", "members", "partitions")
@@ -236,5 +212,5 @@ def _print(shrunk: Shrunk, out: Path, test: Path) -> None:
     terminal.say()
     if not shrunk.whole:
         terminal.say(Text(f"{shrunk.tries:,} runs were not enough: --tries allows more", "yellow"))
-    terminal.say(f"Again:  {shlex.join(['fencepost', 'replay', str(out)])}")
-    terminal.say(f"Test:   {test}")
+    terminal.say(f"Again:  {shlex.join(['fencepost', 'replay', result.out])}")
+    terminal.say(f"Test:   {result.test}")

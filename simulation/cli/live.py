@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.report.model import NONE
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.live.follow import Followed, Snapshot
     from fencepost.simulation.live.windows import Window
     from fencepost.simulation.pipeline.progress import Progress
@@ -33,19 +38,46 @@ _COUNTS: Final = ("heartbeats", "epochs", "settled", "removed", "commits", "viol
 _HEADINGS: Final = ("from", "group", *_COUNTS)
 
 
-def follow_topic(
-    kafka: str,
-    topic: str | None,
-    out: Path | None,
-    *,
-    config: Path | None,
-    master: str,
-    window_s: float,
-    available_now: bool,
-    idle_s: float | None,
-    report: Path | None,
-    json: bool,
-) -> int:
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class Following:
+    """Options of `analyze --kafka`."""
+
+    kafka: Annotated[
+        str | None, Parameter(help="HOST:PORT of a Kafka broker: follow --topic instead of reading files.")
+    ] = None
+    topic: Annotated[
+        str | None,
+        Parameter(help="With --kafka: the topic with a trace, or __consumer_offsets, Kafka's own log."),
+    ] = None
+    kafka_config: Annotated[
+        Path | None,
+        Parameter(help="With --kafka: a file of Kafka's client settings, for brokers with TLS or a login."),
+    ] = None
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="With --kafka: the folder for rows; a restart continues from it. Default: out/live/TOPIC."
+        ),
+    ] = None
+    until_idle: Annotated[
+        float | None,
+        Parameter(validator=Number(gt=0), help="With --kafka: end after this many seconds without a record."),
+    ] = None
+    available_now: Annotated[
+        bool,
+        Parameter(show_default=False, help="With --kafka: end after reading everything that is there now."),
+    ] = False
+    window: Annotated[
+        float | None,
+        Parameter(
+            validator=Number(gte=0.1),
+            help=f"With --kafka: seconds in each window of counts. Default: {WINDOW_S:g}.",
+        ),
+    ] = None
+
+
+def follow_topic(options: Following, *, master: str, report: Path | None, json: bool) -> int:
     """Run `analyze --kafka`.
 
     :raises FencepostError: if there is no topic, or the options contradict each other.
@@ -54,31 +86,30 @@ def follow_topic(
     from fencepost.simulation.live.follow import Until, follow
     from fencepost.simulation.pipeline.progress import progress_for
 
+    kafka, topic = options.kafka, options.topic
+    assert kafka is not None
     if topic is None:
         raise FencepostError("--kafka: needs --topic NAME")
-    if available_now and idle_s is not None:
+    if options.available_now and options.until_idle is not None:
         raise FencepostError("--until-idle: has no effect with --available-now, which ends by itself")
-    security = client_security(config, "--kafka-config")
+    security = client_security(options.kafka_config, "--kafka-config")
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     with _stop_requested() as stop, contextlib.ExitStack() as display:
         followed = follow(
             kafka,
             topic,
-            OUT / topic if out is None else out,
+            OUT / topic if options.out is None else options.out,
             security=security,
             master=master,
-            window_s=window_s,
-            until=Until(available_now, idle_s),
+            window_s=options.window or WINDOW_S,
+            until=Until(options.available_now, options.until_idle),
             report=report,
             stop=stop,
             tell=display.enter_context(_display(json)),
             progress=_Afterwards(progress_for(json=json), display),
         )
-    if json:
-        print_json(followed)
-    else:
-        _print(followed)
+    print_result(followed, _print, json=json)
     return 0
 
 
@@ -126,8 +157,6 @@ def _stop_requested() -> Iterator[threading.Event]:
 def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
     """Show a table on a terminal until the block ends; elsewhere print a line for each window that
     is over."""
-    from fencepost.simulation.cli.terminal import Terminal
-
     out = Terminal()
     if json:
         yield lambda snapshot: None
@@ -174,7 +203,6 @@ def table_of(snapshot: Snapshot) -> RenderableType:
     """Return the state of a followed topic as a table for a terminal."""
     from rich.console import Group
     from rich.table import Table
-    from rich.text import Text
 
     windows = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in _HEADINGS:
@@ -239,7 +267,6 @@ def _clock(start: str) -> str:
 
 def _print(followed: Followed) -> None:
     from fencepost.simulation.cli.analyze import print_tables
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     out.say()

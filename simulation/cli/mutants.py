@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Count, Json, only_with, writable_file
+from fencepost.simulation.cli.arguments import Count, Json, given_options, only_with, writable_file
 from fencepost.simulation.cli.completion import mutant_names
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.pipeline.tasks import parse_seeds
@@ -27,13 +30,33 @@ _HUNTED = "20"
 _SHOWN_SURVIVORS = 40
 
 
-class Sampling(NamedTuple):
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Sampling:
     """The choice of automatic mutants to judge."""
 
-    of_each: int | None
-    """Number of mutants of each core; None for all."""
-    salt: str
-    """Text that the draw depends on."""
+    sample: Annotated[
+        Count | None,
+        Parameter(help="Number of automatic mutants of each core. Default: all, which takes hours."),
+    ] = None
+    salt: Annotated[
+        str, Parameter(help="With --sample: any text; a different text draws a different sample.")
+    ] = ""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class MatrixQuery:
+    """A question to a kill matrix."""
+
+    compare: Annotated[
+        Path | None,
+        Parameter(help="With --matrix: do not run; show what that file's judge misses next to this one's."),
+    ] = None
+    without: Annotated[
+        tuple[str, ...],
+        Parameter(help="With --matrix: do not run; show what is missed without rules whose names begin so."),
+    ] = ()
 
 
 def mutants(
@@ -58,25 +81,12 @@ def mutants(
     automatic: Annotated[
         bool, Parameter(help="Change the cores in one place at a time, and count what the checkers notice.")
     ] = False,
-    sample: Annotated[
-        Count | None,
-        Parameter(help="Number of automatic mutants of each core. Default: all, which takes hours."),
-    ] = None,
-    salt: Annotated[
-        str, Parameter(help="With --sample: any text; a different text draws a different sample.")
-    ] = "",
+    sampling: Sampling = Sampling(),
     matrix: Annotated[
         Path | None,
         Parameter(help="Write to this file which rule reports which mutant in which runs. Takes an hour."),
     ] = None,
-    compare: Annotated[
-        Path | None,
-        Parameter(help="With --matrix: do not run; show what that file's judge misses next to this one's."),
-    ] = None,
-    without: Annotated[
-        tuple[str, ...],
-        Parameter(help="With --matrix: do not run; show what is missed without rules whose names begin so."),
-    ] = (),
+    query: MatrixQuery = MatrixQuery(),
     page: Annotated[
         Path | None, Parameter(help="Write the score and the survivors as Markdown to this file.")
     ] = None,
@@ -94,55 +104,38 @@ def mutants(
     never reached.
     """
     configure_logs()
-    only_with("--matrix", {} if matrix else {"--compare": (compare, None), "--without": (without, ())})
     if matrix is not None:
-        return _matrix(matrix, compare, without, json=json)
+        return _matrix(matrix, query, json=json)
+    only_with("--matrix", *given_options(query))
     if automatic:
-        only_with("no --automatic", {"--whole": (whole, False)})
-        only_with("--sample", {"--salt": (salt, "")} if sample is None else {})
-        drawn = Sampling(sample, salt)
-        return _automatic(names, seeds, drawn, page, master, only_list=list_, json=json)
-    only_with(
-        "--automatic",
-        {
-            "--sample": (sample, None),
-            "--salt": (salt, ""),
-            "--page": (page, None),
-            "--master": (master, LOCAL),
-        },
-    )
+        only_with("no --automatic", *["--whole"] * whole)
+        if sampling.sample is None:
+            only_with("--sample", *given_options(sampling))
+        return _automatic(names, seeds, sampling, page, master, only_list=list_, json=json)
+    others = {"--page": page is not None, "--master": master != LOCAL}
+    only_with("--automatic", *given_options(sampling), *(name for name, given in others.items() if given))
     return _hunt(names, seeds or _HUNTED, whole=whole, only_list=list_, json=json)
 
 
-def _matrix(path: Path, other: Path | None, rules: Sequence[str], *, json: bool) -> int:
+def _matrix(path: Path, query: MatrixQuery, *, json: bool) -> int:
     from fencepost.simulation.lab.mutation import matrix
     from fencepost.simulation.world.spread import child_count
 
-    if other is None and not rules:
+    if query == MatrixQuery():
         writable_file(path, "--matrix")
         with progress_for(json=json, lines=True).step("matrix", matrix.row_count()) as advance:
             matrix.make_matrix(path, progress=advance, processes=child_count(None, matrix.row_count()))
         return 0
     rows = matrix.read_matrix(path)
-    after = rows if other is None else matrix.read_matrix(other)
-    found = list(matrix.differences(rows, matrix.without(after, rules) if rules else after))
-    if json:
-        print_json(found)
-    else:
-        _print_list(
-            ("name", "judge", "what", "before", "after", "no longer reported, or new"),
-            [
-                (
-                    each.name,
-                    "of real runs" if each.blind else "",
-                    each.what,
-                    f"{each.before}",
-                    f"{each.after}",
-                    ", ".join(each.by),
-                )
-                for each in found
-            ],
-        )
+    after = rows if query.compare is None else matrix.read_matrix(query.compare)
+    found = list(matrix.differences(rows, matrix.without(after, query.without) if query.without else after))
+    headings = ("name", "judge", "what", "before", "after", "no longer reported, or new")
+    blind = {True: "of real runs", False: ""}
+    cells = (
+        (one.name, blind[one.blind], one.what, f"{one.before}", f"{one.after}", ", ".join(one.by))
+        for one in found
+    )
+    print_result(found, lambda _: Terminal().table(headings, cells), json=json)
     return 1 if found else 0
 
 
@@ -153,22 +146,11 @@ def _hunt(names: Sequence[str], seeds: str, *, whole: bool, only_list: bool, jso
 
     chosen = known_names(names)
     if only_list:
-        listed = {
-            name: {
-                "bug": MUTANTS[name].bug,
-                "summary": MUTANTS[name].summary,
-                "scenarios": MUTANTS[name].scenarios,
-                "expected": MUTANTS[name].expected,
-            }
-            for name in chosen
-        }
-        if json:
-            print_json(listed)
-        else:
-            _print_list(
-                ("mutant", "known from", "the bug"),
-                [(name, MUTANTS[name].bug, MUTANTS[name].summary) for name in chosen],
-            )
+        keys = ("bug", "summary", "scenarios", "expected")
+        listed = {name: {key: getattr(MUTANTS[name], key) for key in keys} for name in chosen}
+        rows = ((name, one["bug"], one["summary"]) for name, one in listed.items())
+        headings = ("mutant", "known from", "the bug")
+        print_result(listed, lambda _: Terminal().table(headings, rows), json=json)
         return 0
     which = parse_seeds(seeds, "--seeds")
     results: dict[str, MutantResult] = {}
@@ -190,26 +172,15 @@ def _hunt(names: Sequence[str], seeds: str, *, whole: bool, only_list: bool, jso
     except KeyboardInterrupt:
         interrupted = True
     results = {name: results[name] for name in chosen if name in results}
-    if json:
-        print_json(results)
-    else:
-        _print(results)
+    print_result(results, _print, json=json)
     if interrupted:
         sys.stderr.write(f"interrupted: {len(results)} of {len(chosen)} mutants were hunted\n")
         raise KeyboardInterrupt  # the exit code says that this is not all
     return 0 if all(result.caught for result in results.values()) else 1
 
 
-def _print_list(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
-
-    Terminal().table(columns, rows)
-
-
 def _print(results: Mapping[str, MutantResult]) -> None:
-    from rich.text import Text
 
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.mutants.registry import MUTANTS
 
     out = Terminal()
@@ -245,15 +216,11 @@ def _automatic(
         mutation_report,
     )
 
-    chosen = chosen_mutants(sampling.of_each, names, salt=sampling.salt)
+    chosen = chosen_mutants(sampling.sample, names, salt=sampling.salt)
     if only_list:
-        if json:
-            print_json(chosen)
-        else:
-            _print_list(
-                ("mutant", "operator", "change"),
-                [(each.name, each.operator, f"{each.before} → {each.after}") for each in chosen],
-            )
+        rows = ((each.name, each.operator, f"{each.before} → {each.after}") for each in chosen)
+        headings = ("mutant", "operator", "change")
+        print_result(chosen, lambda _: Terminal().table(headings, rows), json=json)
         return 0
     most = SEEDS if seeds is None else _count(seeds)
     writable_file(page, "--page")
@@ -272,10 +239,8 @@ def _automatic(
     report = mutation_report(judged, most, salt=sampling.salt)
     if page is not None and not interrupted:  # the page names the command that renews it
         page.write_text(mutation_page(report), encoding="utf-8")
-    if json:
-        print_json(report)
-    elif judged.judgements:
-        _print_score(report)
+    if json or judged.judgements:
+        print_result(report, _print_score, json=json)
     if interrupted:
         sys.stderr.write(f"interrupted: {len(judged.judgements)} of {len(chosen)} mutants were judged\n")
         if page is not None:
@@ -293,7 +258,6 @@ def _count(seeds: str) -> int:
 
 
 def _print_score(report: MutationReport) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.mutation.page import SCORE_COLUMNS, score_row
 
     out = Terminal()

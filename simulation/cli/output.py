@@ -1,5 +1,4 @@
-"""Output for programs: JSON documents and plain text on stdout. Text for people is in `terminal`. Text for
-people is in `terminal`."""
+"""Output for programs: JSON documents and plain text on stdout. Text for people is in `terminal`."""
 
 from __future__ import annotations
 
@@ -7,6 +6,7 @@ import codecs
 import json
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -28,6 +28,14 @@ def print_json(document: Any) -> None:
             json.loads(text), indent=2
         )  # JSON is UTF-8 in any locale, and ASCII is valid in both encodings
     print_text(text)
+
+
+def print_result(document: Any, show: Callable[..., object], *more: Any, json: bool) -> None:
+    """Print the result of a command: its JSON document, or by `show(document, *more)` for people."""
+    if json:
+        print_json(document)
+    else:
+        show(document, *more)
 
 
 def print_text(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
@@ -15,7 +16,8 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import MeasureComparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder, writable_file
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.advice import (
     Recommendation,
@@ -65,70 +67,78 @@ class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
     lost: Lost
 
 
+@Parameter(name="*")
+@dataclass(frozen=True)
+class PlanOptions:
+    """The question, and the settings to compare. Without an option, the file's value counts."""
+
+    event: Annotated[str | None, Parameter(help="deploy, crash or scale. Default: deploy.")] = None
+    members: Annotated[Count | None, Parameter(help="Members of the group. Default: 20.")] = None
+    partitions: Annotated[Count | None, Parameter(help="Partitions of the group. Default: 60.")] = None
+    start_up: Annotated[
+        str | None,
+        Parameter(help="Time from the end of a process to the next one's consumer. Default: 10s."),
+    ] = None
+    zone_latency: Annotated[
+        str | None, Parameter(help="Median latency from members to brokers, one way. Default: 1ms.")
+    ] = None
+    batch: Annotated[
+        str | None,
+        Parameter(help="Time that an application takes for the records of a poll. Default: 500ms."),
+    ] = None
+    poll: Annotated[
+        str | None,
+        Parameter(help="Time that records gather before a poll returns them. Default: 5s."),
+    ] = None
+    rate: Annotated[
+        float | None,
+        Parameter(help="Records per second written to all partitions, for the lag. Default: 1000."),
+    ] = None
+    headroom: Annotated[
+        float | None,
+        Parameter(help="Read rate of the consumers as a multiple of --rate; above 1. Default: 2."),
+    ] = None
+    at_once: Annotated[
+        Count | None, Parameter(help="Members that a deploy restarts at the same time. Default: 1.")
+    ] = None
+    surge: Annotated[
+        bool | None,
+        Parameter(negative=(), help="A deploy starts each new member before it stops the old one."),
+    ] = None
+    kill: Annotated[
+        bool | None,
+        Parameter(negative=(), help="A deploy kills members: they do not leave the group."),
+    ] = None
+    config: Annotated[
+        list[str] | None,
+        Parameter(help="A setting of the brokers, as NAME=VALUE under Kafka's name. Repeatable."),
+    ] = None
+    protocol: Annotated[
+        str | None, Parameter(help="consumer (KIP-848), classic, or both. Default: consumer,classic.")
+    ] = None
+    assignor: Annotated[
+        str | None,
+        Parameter(help="uniform or range; for classic: range, roundrobin, sticky, cooperative-sticky."),
+    ] = None
+    session_timeout: Annotated[
+        str | None, Parameter(help="One or several, such as 10s,45s. Default: 45s.")
+    ] = None
+    heartbeat_interval: Annotated[
+        str | None, Parameter(help="One or several. Default: 5s; for classic: 3s.")
+    ] = None
+    static: Annotated[
+        bool | None,
+        Parameter(negative="--no-static", help="Members with or without instance ids. Default: both."),
+    ] = None
+
+
 def plan(
     file: Annotated[
         Path | None, Parameter(help="A TOML file with the same keys as the options; options override it.")
     ] = None,
     /,
     *,
-    event: Annotated[str | None, Parameter(help="deploy, crash or scale. Default: deploy.")] = None,
-    members: Annotated[Count | None, Parameter(help="Members of the group. Default: 20.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions of the group. Default: 60.")] = None,
-    start_up: Annotated[
-        str | None,
-        Parameter(help="Time from the end of a process to the next one's consumer. Default: 10s."),
-    ] = None,
-    zone_latency: Annotated[
-        str | None, Parameter(help="Median latency from members to brokers, one way. Default: 1ms.")
-    ] = None,
-    batch: Annotated[
-        str | None,
-        Parameter(help="Time that an application takes for the records of a poll. Default: 500ms."),
-    ] = None,
-    poll: Annotated[
-        str | None,
-        Parameter(help="Time that records gather before a poll returns them. Default: 5s."),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        Parameter(help="Records per second written to all partitions, for the lag. Default: 1000."),
-    ] = None,
-    headroom: Annotated[
-        float | None,
-        Parameter(help="Read rate of the consumers as a multiple of --rate; above 1. Default: 2."),
-    ] = None,
-    at_once: Annotated[
-        Count | None, Parameter(help="Members that a deploy restarts at the same time. Default: 1.")
-    ] = None,
-    surge: Annotated[
-        bool | None,
-        Parameter(negative=(), help="A deploy starts each new member before it stops the old one."),
-    ] = None,
-    kill: Annotated[
-        bool | None,
-        Parameter(negative=(), help="A deploy kills members: they do not leave the group."),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        Parameter(help="A setting of the brokers, as NAME=VALUE under Kafka's name. Repeatable."),
-    ] = None,
-    protocol: Annotated[
-        str | None, Parameter(help="consumer (KIP-848), classic, or both. Default: consumer,classic.")
-    ] = None,
-    assignor: Annotated[
-        str | None,
-        Parameter(help="uniform or range; for classic: range, roundrobin, sticky, cooperative-sticky."),
-    ] = None,
-    session_timeout: Annotated[
-        str | None, Parameter(help="One or several, such as 10s,45s. Default: 45s.")
-    ] = None,
-    heartbeat_interval: Annotated[
-        str | None, Parameter(help="One or several. Default: 5s; for classic: 3s.")
-    ] = None,
-    static: Annotated[
-        bool | None,
-        Parameter(negative="--no-static", help="Members with or without instance ids. Default: both."),
-    ] = None,
+    asked: PlanOptions = PlanOptions(),
     compare: Annotated[
         tuple[Path, Path] | None,
         Parameter(
@@ -167,39 +177,19 @@ def plan(
     An option is one choice of settings: give several values, separated by commas, to compare them. Exit code
     1: a run failed, or broke an invariant.
     """
-    given = {
-        "event": event,
-        "members": members,
-        "partitions": partitions,
-        "start_up": start_up,
-        "zone_latency": zone_latency,
-        "batch": batch,
-        "poll": poll,
-        "surge": surge,
-        "kill": kill,
-        "config": config,
-        "rate": rate,
-        "headroom": headroom,
-        "at_once": at_once,
-        "protocol": protocol,
-        "assignor": assignor,
-        "session_timeout": session_timeout,
-        "heartbeat_interval": heartbeat_interval,
-        "static": static,
-    }
-    flags = {key: value for key, value in given.items() if value is not None}
+    flags = {key: value for key, value in asdict(asked).items() if value is not None}
     configure_logs()
-    asked: dict[str, tuple[Question, dict[str, str]]] = {}
+    questions: dict[str, tuple[Question, dict[str, str]]] = {}
     if compare is None:
         question, places = _question(file, flags)
-        asked[question.event] = question, places
+        questions[question.event] = question, places
     else:
         if file is not None:
             raise FencepostError(f"{file}: expected no third file with --compare FILE FILE")
         for each in compare:
-            if each.stem in asked:
+            if each.stem in questions:
                 raise FencepostError(f"--compare {each}: expected two files with different names")
-            asked[each.stem] = _question(each, flags)
+            questions[each.stem] = _question(each, flags)
     if compare is not None and report is not None:
         raise FencepostError(f"--report {report}: has no effect with --compare")
     check_can_start(master)  # before a folder is created
@@ -212,7 +202,7 @@ def plan(
             else new_folder(out, "--out")
         )
         found = answer(
-            asked,
+            questions,
             runs=runs or (RUNS if compare is None else COMPARED_RUNS),
             master=master,
             out_dir=folder,
@@ -223,9 +213,31 @@ def plan(
             within_s=within_s,
         )
     if compare is None:
-        _print_plan(question, found, json=json, kept=out, report=report)
+        advice = recommend(question, found)
+        result = PlanResult(
+            event=question.event,
+            members=question.members,
+            partitions=question.partitions,
+            options=found.options,
+            recommendation=advice,
+            stopped=found.stopped,
+            wall_seconds=found.wall_seconds,
+            lost=found.lost,
+            out=None if out is None else str(out),
+            report=None if report is None else str(report),
+        )
+        print_result(result, _print_plan, question, found, json=json)
     else:
-        _print_difference([each.stem for each in compare], found, json=json)
+        first, second = (each.stem for each in compare)
+        compared = differences(found, first, second)
+        difference = ComparedPlans(
+            options=found.options,
+            comparisons=compared,
+            text=difference_in_words(first, second, compared, found.options[0].runs),
+            wall_seconds=found.wall_seconds,
+            lost=found.lost,
+        )
+        print_result(difference, _print_difference, found, json=json)
     return 1 if any(each.failed for each in found.options) else 0
 
 
@@ -293,7 +305,6 @@ def _headings(event: str) -> tuple[str, ...]:
 
 
 def _print_table(found: PlanAnswer, event: str, marked: str | None = None) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
 
     more = 0 if marked is None else 1
     headings = ("",) * more + _headings(event)
@@ -310,40 +321,19 @@ def _title(question: Question, found: PlanAnswer) -> str:
     )
 
 
-def _print_plan(
-    question: Question, found: PlanAnswer, *, json: bool, kept: Path | None, report: Path | None
-) -> None:
-    advice = recommend(question, found)
-    if json:
-        print_json(
-            PlanResult(
-                event=question.event,
-                members=question.members,
-                partitions=question.partitions,
-                options=found.options,
-                recommendation=advice,
-                stopped=found.stopped,
-                wall_seconds=found.wall_seconds,
-                lost=found.lost,
-                out=None if kept is None else str(kept),
-                report=None if report is None else str(report),
-            )
-        )
-        return
-    from fencepost.simulation.cli.terminal import Terminal
-
-    out = Terminal()
+def _print_plan(result: PlanResult, question: Question, found: PlanAnswer) -> None:
+    out, advice = Terminal(), result.recommendation
     out.say(f"{_title(question, found)}\n")
     _print_table(found, question.event, advice.option)
     out.say(f"\n{advice.text}")
     for line in (*advice.why, *advice.basis, found.stopped):
         out.say(f"  {line}")
     _print_failed(found)
-    if kept is not None:
+    if result.out is not None:
         chosen = best(found) or found.options[0]
         out.say(f"\nLook at a run:  {chosen.command}")
-    if report is not None:
-        out.say(f"Report: {report}")
+    if result.report is not None:
+        out.say(f"Report: {result.report}")
 
 
 def _write_report(question: Question, found: PlanAnswer, report: Path) -> None:
@@ -366,7 +356,6 @@ def _write_report(question: Question, found: PlanAnswer, report: Path) -> None:
 
 
 def _print_failed(found: PlanAnswer) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     for each in found.options:
@@ -376,26 +365,10 @@ def _print_failed(found: PlanAnswer) -> None:
         out.say(line)
 
 
-def _print_difference(names: list[str], found: PlanAnswer, *, json: bool) -> None:
-    first, second = names
-    compared = differences(found, first, second)
-    lines = difference_in_words(first, second, compared, found.options[0].runs)
-    if json:
-        print_json(
-            ComparedPlans(
-                options=found.options,
-                comparisons=compared,
-                text=lines,
-                wall_seconds=found.wall_seconds,
-                lost=found.lost,
-            )
-        )
-        return
-    from fencepost.simulation.cli.terminal import Terminal
-
+def _print_difference(result: ComparedPlans, found: PlanAnswer) -> None:
     _print_table(found, "event")
     out = Terminal()
     out.say("")
-    for line in lines:
+    for line in result.text:
         out.say(line)
     _print_failed(found)

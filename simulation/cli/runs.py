@@ -1,19 +1,23 @@
-"""Options and output shared by commands that run a scenario: where rows are written, progress, and
-violations."""
+"""Options and output shared by commands that run a scenario."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import Count
+from fencepost.simulation.cli.completion import mutant_names, scenario_names
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.kernel.observers import RAISED
+from fencepost.simulation.trace.outputs import TraceOutputs, trace_outputs
 
 if TYPE_CHECKING:
-    from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.kernel.observers import Violation
     from fencepost.simulation.trace.topic import TraceTopic
 
@@ -21,30 +25,79 @@ SHOWN = 10
 """Violations that the terminal shows; JSON has them all."""
 
 
-TraceTo: TypeAlias = Annotated[
-    str | None, Parameter(help="Also write the trace to a Kafka topic: HOST:PORT/TOPIC.")
+ScenarioName: TypeAlias = Annotated[
+    str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
 ]
-
-
+Settings: TypeAlias = Annotated[
+    tuple[str, ...],
+    Parameter(
+        name="--set", show_default=False, help="Override a scenario key: group.static=true. Repeatable."
+    ),
+]
+Mutant: TypeAlias = Annotated[
+    str,
+    Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
+]
 TraceConfig: TypeAlias = Annotated[
     Path | None,
     Parameter(help="With --trace-topic: a file of Kafka's client settings, for brokers with TLS or a login."),
 ]
 
 
-def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
-    """Return the topic that --trace-topic and --trace-config give.
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class GroupSize:
+    """Options that replace numbers of a scenario."""
 
-    :raises FencepostError: if the first is not HOST:PORT/TOPIC, or the second is not a file of settings.
-    """
-    if text is None:
-        if config is not None:
-            raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
-        return None
-    from fencepost.simulation.brokers.client_config import client_security
-    from fencepost.simulation.trace.topic import TraceTopic
+    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None
+    partitions: Annotated[
+        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
+    ] = None
 
-    return TraceTopic.parse(text, client_security(config, "--trace-config"))
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class RunOutputs:
+    """The files, and the topic, that a run writes."""
+
+    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None
+    trace_topic: Annotated[
+        str | None, Parameter(help="Also write the trace to a Kafka topic: HOST:PORT/TOPIC.")
+    ] = None
+    trace_config: TraceConfig = None
+    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None
+
+    def open(self, run_id: str) -> AbstractContextManager[TraceOutputs]:
+        """Open the outputs of the run's rows.
+
+        :raises FencepostError: if --trace-topic is not HOST:PORT/TOPIC, or --trace-config no settings.
+        """
+        return trace_outputs(run_id, self.trace, self._place(), keep=self.report is not None)
+
+    def _place(self) -> TraceTopic | None:
+        if self.trace_topic is None:
+            if self.trace_config is not None:
+                raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
+            return None
+        from fencepost.simulation.brokers.client_config import client_security
+        from fencepost.simulation.trace.topic import TraceTopic
+
+        return TraceTopic.parse(self.trace_topic, client_security(self.trace_config, "--trace-config"))
+
+    @property
+    def lines(self) -> list[str]:
+        """A line for people about each file."""
+        found = {"Trace: ": self.trace, "Report:": self.report}
+        return [f"{name} {path}" for name, path in found.items() if path is not None]
+
+
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class RunFiles(RunOutputs):
+    """The files that a run writes."""
+
+    trace_topic: Annotated[None, Parameter(parse=False)] = None
+    trace_config: Annotated[None, Parameter(parse=False)] = None
 
 
 def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import structlog
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from fencepost.coordinator.config import BROKER_RACK, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
@@ -30,7 +29,7 @@ from fencepost.coordinator.server.listener_config import (
     ListenerConfig,
 )
 from fencepost.simulation.brokers.client_config import client_security
-from fencepost.simulation.cli.arguments import Json, key_values, whole
+from fencepost.simulation.cli.arguments import Json, key_values, within
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.cli.runs import TraceConfig
@@ -74,20 +73,10 @@ def serve(
         Parameter(help="The address to listen on; by default 127.0.0.1: only this machine can connect."),
     ] = None,
     port: Annotated[
-        int | None,
-        Parameter(
-            validator=Number(gte=0, lte=65535),
-            converter=whole,
-            help="The port to listen on, by default 9092; 0 takes a free one.",
-        ),
+        int | None, within(0, 65535, "The port to listen on, by default 9092; 0 takes a free one.")
     ] = None,
     brokers: Annotated[
-        int,
-        Parameter(
-            validator=Number(gte=1, lte=100),
-            converter=whole,
-            help="Number of brokers to serve, on consecutive ports from --port.",
-        ),
+        int, within(1, 100, "Number of brokers to serve, on consecutive ports from --port.")
     ] = 1,
     racks: Annotated[
         str | None,
@@ -130,10 +119,8 @@ def serve(
     ] = None,
     rabbit_stream: Annotated[
         int | None,
-        Parameter(
-            validator=Number(gte=0, lte=65535),
-            converter=whole,
-            help="Also serve RabbitMQ's stream protocol on this port, from memory; 0 takes a free one.",
+        within(
+            0, 65535, "Also serve RabbitMQ's stream protocol on this port, from memory; 0 takes a free one."
         ),
     ] = None,
     trace_topic: Annotated[

@@ -2,165 +2,99 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich.text import Text
 
-from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_files
-from fencepost.simulation.cli.completion import mutant_names, scenario_names
+from fencepost.simulation.cli.arguments import Json, Seed, key_values, writable_files
 from fencepost.simulation.cli.logs import configure_logs
-from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.runs import (
-    TraceConfig,
-    TraceTo,
+    GroupSize,
+    Mutant,
+    RunOutputs,
+    ScenarioName,
+    Settings,
     length,
     say_violations,
-    trace_place,
     whole_percents,
 )
+from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.failures.failure import failure_of
+from fencepost.simulation.mutants.registry import with_mutant
 from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.tasks import simulate_command
+from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
-from fencepost.simulation.trace.outputs import trace_outputs
 
 if TYPE_CHECKING:
     from fencepost.simulation.faults.draw import Draw
-    from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.schema import Row
-    from fencepost.simulation.trace.topic import TraceTopic
 
 
 def simulate(
-    scenario: Annotated[
-        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
-    ] = DEFAULT,
+    scenario: ScenarioName = DEFAULT,
     /,
     *,
     seed: Annotated[Seed, Parameter(help="The same seed gives the same run.")] = 1,
-    members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[
-        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
-    ] = None,
+    size: GroupSize = GroupSize(),
     duration: Annotated[str | None, Parameter(help="Virtual time, such as 90s or 1h.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
-    ] = None,
-    trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
-    trace_topic: TraceTo = None,
-    trace_config: TraceConfig = None,
-    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
+    settings: Settings = (),
+    outputs: RunOutputs = RunOutputs(),
     failure: Annotated[
         Path | None,
         Parameter(help="If an invariant is violated, write the file that `replay` and `shrink` read."),
     ] = None,
-    mutant: Annotated[
-        str,
-        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
-    ] = "",
+    mutant: Mutant = "",
     json: Json = False,
 ) -> int:
     """Simulate one run in virtual time: a group under faults, with its invariants checked after
     every event."""
-    overrides = settings or []
-    loaded = load_any(
-        scenario,
-        overrides=overrides,
-        members=members,
-        partitions=partitions,
-        duration=duration,
-        option="--set",
-    )
-    writable_files({"--trace": trace, "--report": report, "--failure": failure}, read=scenario)
+    numbers = dataclasses.asdict(size)
+    loaded = load_any(scenario, overrides=settings, duration=duration, option="--set", **numbers)
+    files = {"--trace": outputs.trace, "--report": outputs.report, "--failure": failure}
+    writable_files(files, read=scenario)
     configure_logs()
-    place = trace_place(trace_topic, trace_config)
-    options = {"members": members, "partitions": partitions, "duration": duration}
+    options = {**numbers, "duration": duration}
     parameters = {name: str(value) for name, value in options.items() if value is not None}
-    command = simulate_command(scenario, parameters | key_values(overrides, "--set"), seed)
+    command = simulate_command(scenario, parameters | key_values(settings, "--set"), seed)
     if mutant:
         command += f" --mutant {shlex.quote(mutant)}"
-    with _bug(mutant):
-        result, rows = play(
-            loaded,
-            seed,
-            trace=trace,
-            place=place,
-            keep_rows=report is not None,
-            progress=progress_for(json=json),
-        )
-    if json:
-        print_json(result)
-    else:
-        print_run(result, loaded, command, trace, report, failure=failure if result.violations else None)
-    if failure is not None and result.violations:
-        more = {"group.members": members, "duration": duration}
-        _keep(
-            failure,
+    with with_mutant(mutant):
+        result, rows = play(loaded, seed, outputs, progress_for(json=json))
+    failed = failure if result.violations else None
+    print_result(result, print_run, loaded, [f"Again:  {command}", *outputs.lines], failed, json=json)
+    if failed is not None:
+        more = {"group.members": size.members, "duration": duration}
+        found = failure_of(
             scenario,
-            result,
-            overrides=[*overrides, *(f"{key}={value}" for key, value in more.items() if value is not None)],
-            partitions=partitions,
+            seed,
+            result.violations[0].invariant,
+            overrides=[*settings, *(f"{key}={value}" for key, value in more.items() if value is not None)],
+            partitions=size.partitions,
             mutant=mutant,
         )
-    write_report(result, rows, report, command)
+        write_whole(failed, found.to_json() + "\n")
+    write_report(result, rows, outputs.report, command)
     return 1 if result.violations else 0
 
 
-def _bug(mutant: str) -> AbstractContextManager[object]:
-    if not mutant:
-        return nullcontext()
-    from fencepost.simulation.mutants.registry import with_mutant
-
-    return with_mutant(mutant)
-
-
-def _keep(
-    file: Path,
-    source: str,
-    result: RunResult,
-    *,
-    overrides: Sequence[str],
-    partitions: int | None,
-    mutant: str,
-) -> None:
-    from fencepost.simulation.failures.failure import failure_of
-
-    found = failure_of(
-        source,
-        result.seed,
-        result.violations[0].invariant,
-        overrides=overrides,
-        partitions=partitions,
-        mutant=mutant,
-    )
-    write_whole(file, found.to_json() + "\n")
-
-
 def play(
-    scenario: AnyScenario,
-    seed: int,
-    *,
-    plan: Draw | None = None,
-    trace: Path | None,
-    place: TraceTopic | None = None,
-    keep_rows: bool,
-    progress: Progress,
+    scenario: AnyScenario, seed: int, outputs: RunOutputs, progress: Progress, *, plan: Draw | None = None
 ) -> tuple[RunResult, Sequence[Row]]:
     """Run a scenario with a progress bar and its trace; return the rows too if a page needs them.
 
     `plan` replaces the plan that the seed would draw.
     """
-    from fencepost.simulation.run import run
-
-    run_id = f"{scenario.name}-{seed}"
     with (
-        trace_outputs(run_id, trace, place, keep=keep_rows) as rows,
+        outputs.open(f"{scenario.name}-{seed}") as rows,
         progress.step("simulating", 100) as advance,
     ):
         told = whole_percents(advance)
@@ -185,19 +119,9 @@ _UNSETTLED = (
 
 
 def print_run(
-    result: RunResult,
-    scenario: AnyScenario,
-    command: str,
-    trace: Path | None,
-    report: Path | None,
-    *,
-    failure: Path | None = None,
+    result: RunResult, scenario: AnyScenario, last: Sequence[str], failure: Path | None = None
 ) -> None:
     """Print the result of a run for people."""
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
-
     out = Terminal()
     out.say(Text(f"{result.scenario}, seed {result.seed}", style="bold"))
     if scenario.summary:
@@ -225,10 +149,7 @@ def print_run(
         out.say()
         out.say(_UNSETTLED)
     out.say()
-    out.say(f"Again:  {command}")
-    if trace is not None:
-        out.say(f"Trace:  {trace}")
-    if report is not None:
-        out.say(f"Report: {report}")
+    for line in last:
+        out.say(line)
     if failure is not None:
         out.say(f"Failure: {failure}; make it small: {shlex.join(['fencepost', 'shrink', str(failure)])}")

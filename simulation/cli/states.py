@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from rich.text import Text
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
 from fencepost.simulation.cli.completion import machine_names
-from fencepost.simulation.cli.output import print_json, print_text
+from fencepost.simulation.cli.output import print_json, print_result, print_text
+from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.machines import TABLES, Table, document, markdown, mermaid
 from fencepost.simulation.scenarios.load import library
-
-if TYPE_CHECKING:
-    from rich.text import Text
 
 
 def states(
@@ -71,9 +70,6 @@ def _as(machine: str | None, other: str) -> Table:
 
 
 def _print_tables(chosen: tuple[Table, ...]) -> None:
-    from rich.text import Text
-
-    from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     for number, each in enumerate(chosen):
@@ -90,7 +86,6 @@ def _print_tables(chosen: tuple[Table, ...]) -> None:
 
 
 def _state(machine: Table, state: str) -> Text:
-    from rich.text import Text
 
     style = "cyan" if state == machine.initial else "red" if state in machine.terminal else ""
     return Text(str(state), style=style)
@@ -98,11 +93,7 @@ def _state(machine: Table, state: str) -> Text:
 
 def scenarios(*, json: Json = False) -> int:
     """List the scenarios that ship with fencepost. Commands also take a TOML file of your own."""
-    entries = library()
-    if json:
-        print_json([entry._asdict() for entry in entries])
-    else:
-        from fencepost.simulation.cli.terminal import Terminal
-
-        Terminal().table(("name", "world", "summary"), [(e.name, e.world, e.summary) for e in entries])
+    entries = [entry._asdict() for entry in library()]
+    rows = [(each["name"], each["world"], each["summary"]) for each in entries]
+    print_result(entries, lambda _: Terminal().table(("name", "world", "summary"), rows), json=json)
     return 0

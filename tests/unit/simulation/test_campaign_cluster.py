@@ -21,7 +21,7 @@ import pyspark
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.cli.campaign import print_result
+from fencepost.simulation.cli.campaign import show_campaign
 from fencepost.simulation.java import find_java_home
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.campaign import CampaignResult, Lost, LostExecutor
@@ -225,7 +225,7 @@ def test_people_read_what_was_lost_in_lines(
     lost: Lost, lines: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = CampaignResult(runs=9, failed=0, violations=0, wall_seconds=1.0, out="o", report="r", lost=lost)
-    print_result(result)
+    show_campaign(result)
     printed = capsys.readouterr().out.splitlines()
     assert [line for line in printed if "lost" in line or "again" in line] == lines
 
