@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import CELL, Column, Unit
 from fencepost.simulation.cli.arguments import Json, given_options, writable_files
-from fencepost.simulation.cli.live import Following, follow_topic
+from fencepost.simulation.cli.live import FollowOptions, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
@@ -53,7 +53,7 @@ def analyze(
     ] = None,
     /,
     *,
-    following: Following = Following(),
+    following: FollowOptions = FollowOptions(),
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Number of nodes, if a cluster is started.")]
-Profile: TypeAlias = Annotated[
+ClusterProfile: TypeAlias = Annotated[
     settings.Profile, Parameter(help="Settings of a started cluster: short sessions, or Kafka's defaults.")
 ]
 Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="The Kafka version to start.")]
@@ -35,7 +35,7 @@ class OwnCluster:
     """Options of a cluster that is started for a command."""
 
     nodes: Nodes = 3
-    profile: Profile = "fast"
+    profile: ClusterProfile = "fast"
     kafka: Kafka = KAFKA_VERSION
 
 

@@ -7,8 +7,8 @@ import re
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Literal, cast
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -47,7 +47,7 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Wanted:
+class WantedCluster:
     """The cluster that `up` is asked for."""
 
     nodes: Annotated[Literal[1, 3], Parameter(help="One node, or three with three replicas.")] = 1
@@ -70,7 +70,7 @@ def cluster(
     ],
     /,
     *,
-    wanted: Wanted = Wanted(),
+    wanted: WantedCluster = WantedCluster(),
     name: Annotated[
         str, Parameter(help="Name of the cluster (letters, digits, hyphens); several may be up at a time.")
     ] = UP,
@@ -103,7 +103,7 @@ _NAME = re.compile(r"(?!run-)[A-Za-z0-9][A-Za-z0-9-]{0,39}")
 _LIFE_SECONDS = 10.0
 
 
-async def _up(name: str, wanted: Wanted, say: Callable[[str], None]) -> ClusterReport:
+async def _up(name: str, wanted: WantedCluster, say: Callable[[str], None]) -> ClusterReport:
     """Start the cluster, unless it is up. SIGTERM stops the start as Ctrl-C does."""
     if (folder := _found(name)) is not None:
         return await _stays(folder, wanted)
@@ -135,15 +135,15 @@ async def _sign_of_life(say: Callable[[str], None]) -> None:
         say(f"still starting, {time.monotonic() - began:.0f} s so far")
 
 
-async def _stays(folder: StateFolder, wanted: Wanted) -> ClusterReport:
+async def _stays(folder: StateFolder, wanted: WantedCluster) -> ClusterReport:
     """Return the report of a cluster that is up, if it is the one that was asked for.
 
     :raises FencepostError: if it is a different one, or some of its nodes are not running.
     """
     state = folder.state
     first = state.nodes[0].clients.port
-    have = Wanted(cast("Literal[1, 3]", len(state.nodes)), state.runner, state.profile, state.kafka, first)
-    if have != replace(wanted, port=first if wanted.port is None else wanted.port):
+    have = len(state.nodes), state.runner, state.profile, state.kafka, first
+    if have != astuple(replace(wanted, port=first if wanted.port is None else wanted.port)):
         raise FencepostError(
             f"another cluster is up ({_named(state)}, first port {first}): fencepost cluster down, then up "
             "again"

@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.cli.arguments import Count, Json, Seed, given_options, only_with
-from fencepost.simulation.cli.brokers import Kafka, OwnCluster, OwnNode, Profile, check_own, reached
+from fencepost.simulation.cli.brokers import ClusterProfile, Kafka, OwnCluster, OwnNode, check_own, reached
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
@@ -33,12 +33,12 @@ SHOWN = 10
 
 @Parameter(name="*")
 @dataclass(frozen=True)
-class Asked:
+class ConformOptions:
     """Options of the comparison with a broker."""
 
     seed: Annotated[Seed, Parameter(help="Seed of the random schedules.")] = 0
     requests: Annotated[Count, Parameter(help="Minimum number of requests to compare.")] = 2_000
-    profile: Profile = "fast"
+    profile: ClusterProfile = "fast"
     kafka: Kafka = KAFKA_VERSION
     schedules: Annotated[
         Path | None,
@@ -57,7 +57,7 @@ def conform(
             "should be idle: topics and groups named fencepost-… are created and deleted."
         ),
     ] = None,
-    asked: Asked = Asked(),
+    asked: ConformOptions = ConformOptions(),
     vectors: Annotated[
         Path | None,
         Parameter(
@@ -85,7 +85,7 @@ def conform(
     return 1 if report.differences else 0
 
 
-async def _compare(cluster: str, own: OwnCluster, asked: Asked, *, json: bool) -> Report:
+async def _compare(cluster: str, own: OwnCluster, asked: ConformOptions, *, json: bool) -> Report:
     chosen = None if asked.schedules is None else _schedules(asked.schedules)
     async with reached(cluster, own, {}) as where:
         servers = where if isinstance(where, str) else where.bootstrap_servers

@@ -10,7 +10,7 @@ from rich.text import Text
 from fencepost.simulation.cli.arguments import Count, Json, within
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
-from fencepost.simulation.cli.runs import Mutant
+from fencepost.simulation.cli.runs import MutantName
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.pipeline.progress import progress_for
 
@@ -41,7 +41,7 @@ def explore(
         bool, Parameter(help="Take steps that commute in every order: more states, and the shortest paths.")
     ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after this many states.")] = 2_000_000,
-    mutant: Mutant = "",
+    mutant: MutantName = "",
     json: Json = False,
 ) -> int:
     """Explore every interleaving of a small world: all orders of messages, timers, callbacks and faults.

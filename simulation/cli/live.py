@@ -40,7 +40,7 @@ _HEADINGS: Final = ("from", "group", *_COUNTS)
 
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True)
-class Following:
+class FollowOptions:
     """Options of `analyze --kafka`."""
 
     kafka: Annotated[
@@ -77,7 +77,7 @@ class Following:
     ] = None
 
 
-def follow_topic(options: Following, *, master: str, report: Path | None, json: bool) -> int:
+def follow_topic(options: FollowOptions, *, master: str, report: Path | None, json: bool) -> int:
     """Run `analyze --kafka`.
 
     :raises FencepostError: if there is no topic, or the options contradict each other.

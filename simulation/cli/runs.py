@@ -34,7 +34,7 @@ Settings: TypeAlias = Annotated[
         name="--set", show_default=False, help="Override a scenario key: group.static=true. Repeatable."
     ),
 ]
-Mutant: TypeAlias = Annotated[
+MutantName: TypeAlias = Annotated[
     str,
     Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
 ]

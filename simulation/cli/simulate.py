@@ -16,7 +16,7 @@ from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.runs import (
     GroupSize,
-    Mutant,
+    MutantName,
     RunOutputs,
     ScenarioName,
     Settings,
@@ -52,7 +52,7 @@ def simulate(
         Path | None,
         Parameter(help="If an invariant is violated, write the file that `replay` and `shrink` read."),
     ] = None,
-    mutant: Mutant = "",
+    mutant: MutantName = "",
     json: Json = False,
 ) -> int:
     """Simulate one run in virtual time: a group under faults, with its invariants checked after

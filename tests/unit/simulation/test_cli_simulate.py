@@ -116,7 +116,7 @@ def test_an_interrupted_run_leaves_the_earlier_trace(tmp_path: Path, monkeypatch
 
     trace = tmp_path / "run.parquet"
     trace.write_bytes(b"whole")
-    monkeypatch.setattr("fencepost.simulation.run.run", interrupted)
+    monkeypatch.setattr("fencepost.simulation.cli.simulate.run", interrupted)
     assert main([*SHORT, "--trace", str(trace)]) == 130
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
@@ -139,7 +139,7 @@ def test_a_violation_is_shown_and_gives_exit_1(
     def run(*arguments: Any, **options: Any) -> RunResult:
         return msgspec.structs.replace(honest(*arguments, **options), violations=broken)
 
-    monkeypatch.setattr(fencepost.simulation.run, "run", run)
+    monkeypatch.setattr("fencepost.simulation.cli.simulate.run", run)
     assert main([*SHORT]) == 1
     out = capsys.readouterr().out
     assert "orders-3 has two owners" in out
@@ -180,7 +180,7 @@ def test_wrong_input_is_refused_in_one_line(
     def run(*_: Any, **__: Any) -> RunResult:
         raise AssertionError("it ran")
 
-    monkeypatch.setattr(fencepost.simulation.run, "run", run)
+    monkeypatch.setattr("fencepost.simulation.cli.simulate.run", run)
     monkeypatch.chdir(tmp_path)
     assert main(["simulate", *words]) == 2
     shown = capsys.readouterr()
