@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli import main
 from fencepost.simulation.cli.arguments import key_values, writable_file, writable_folder, writable_results
 
 
@@ -60,49 +59,3 @@ def test_a_folder_that_was_there_stays(tmp_path: Path) -> None:
     with pytest.raises(FencepostError, match="--report"):
         writable_results(tmp_path, tmp_path / "no" / "report.html")
     assert tmp_path.is_dir()
-
-
-def test_what_is_written_is_no_other_file_of_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    scenario = Path("mine.toml")
-    scenario.write_text('duration = "1m"\n[[topics]]\nname = "orders"\n')
-    assert main(["simulate", "mine.toml", "--report", str(tmp_path / "mine.toml")]) == 2
-    assert capsys.readouterr().err == (
-        f"fencepost simulate: --report {tmp_path / 'mine.toml'}: is also read, expected another file\n"
-    )
-    assert "orders" in scenario.read_text()
-    assert main(["simulate", "mine.toml", "--trace", "out", "--report", "./out"]) == 2
-    assert capsys.readouterr().err == (
-        "fencepost simulate: --report out: is also written by --trace, expected another file\n"
-    )
-    Path("trace.parquet").write_bytes(b"PAR1")
-    assert main(["analyze", "trace.parquet", "--report", "trace.parquet"]) == 2
-    assert "--report trace.parquet: is also read" in capsys.readouterr().err
-    assert Path("trace.parquet").read_bytes() == b"PAR1"
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--report", ""], "--report: expected a value, got an empty one"),
-        (["--trace="], "--trace: expected a value, got an empty one"),
-        ([""], "an argument: expected a value, got an empty one"),
-        (["--set", ""], "--set: expected a value, got an empty one"),
-        (
-            ["--duration", "-5s"],
-            "--duration requires an argument; a value that begins with - is written --dur",
-        ),
-        (["--duration=-5s"], '--duration -5s: expected a duration such as "250ms", "40s" or "1h", got "-5s"'),
-        (["--duration", "--seed", "3"], "--duration requires an argument (see"),
-        (["--seed", "1.5"], "Invalid value for --seed: expected a whole number, got '1.5'"),
-        (["--members", "2.6"], "Invalid value for --members: expected a whole number, got '2.6'"),
-        (["steady", "more", "and more"], "unexpected argument more (see"),
-    ],
-)
-def test_words_that_will_not_do(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *words]) == 2
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1

@@ -38,18 +38,6 @@ def test_the_kafka_that_is_named_is_started(
     assert asked["kafka"] == kafka
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "cluster up"])
-def test_a_kafka_that_nobody_has_is_refused(
-    asked: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command.split(), "--kafka", "4.0.0"]) == 2
-    error = capsys.readouterr().err
-    assert KAFKA_VERSION in error
-    assert NEWEST_KAFKA in error
-    assert error.count("\n") == 1
-    assert not asked
-
-
 RELEASE = 'config.release.version="4.4"'
 
 
@@ -67,26 +55,3 @@ def test_a_scenario_of_another_release_is_refused(
     assert main([*command.split(), "--set", RELEASE]) == 2
     assert "release.version of the scenario is 4.4, but --kafka is 4.3.1" in capsys.readouterr().err
     assert not asked
-
-
-OWN = [
-    *(f"chaos {words}" for words in ("--kafka 4.4.0", "--profile stock", "--nodes 1", "--set config.x=1")),
-    *(f"compare {words}" for words in ("--kafka 4.4.0", "--profile stock", "--nodes 3", "--set config.x=1")),
-    *(f"conform {words}" for words in ("--kafka 4.4.0", "--profile stock")),
-]
-
-
-@pytest.mark.parametrize("words", OWN)
-def test_what_only_a_cluster_that_is_started_takes_is_refused_with_one_that_runs(
-    words: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*words.split(), "--cluster", "127.0.0.1:1"]) == 2
-    error = capsys.readouterr().err
-    assert words.split()[1] in error
-    assert "127.0.0.1:1" in error
-    assert error.count("\n") == 1
-
-
-def test_what_is_about_a_broker_is_refused_with_recorded_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["conform", "--vectors", "answers.jsonl", "--seed", "3", "--kafka", "4.4.0"]) == 2
-    assert capsys.readouterr().err == "fencepost conform: --seed, --kafka: needs --cluster\n"

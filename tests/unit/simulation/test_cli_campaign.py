@@ -109,48 +109,6 @@ def test_failed_runs_and_violations_give_exit_1(
     assert {"runs", "failed", "violations", "wall_seconds", "out", "report"} <= set(document)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--out", "file/below"], "--out file/below: cannot be written"),
-        (
-            ["--out", "new/out", "--report", "no/such/report.html"],
-            "--report no/such/report.html: cannot be written",
-        ),
-        (["--seeds", "0"], "--seeds"),
-        (["--seeds", "x"], "--seeds x: expected seeds: 100 (from 0 on), 10..29, or 1,5,9"),
-        (["--seeds", "9..2"], "--seeds 9..2: expected the smaller one first"),
-        (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
-        (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
-        (["--grid", "members=x"], "--grid members=x: expected a number from 1"),
-        (["--master", "nope"], "--master nope: expected local[N], local[*], spark://HOST:PORT"),
-        (
-            ["whole.toml"],
-            "whole.toml: is a campaign file: expected no other scenarios, no --grid and no --set",
-        ),
-    ],
-)
-def test_what_cannot_work_is_refused_before_anything_runs(
-    words: list[str],
-    told: str,
-    calls: list[tuple[Any, dict[str, Any]]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").write_text("")
-    (tmp_path / "whole.toml").write_text('scenarios = ["steady"]')
-    assert main(["campaign", "steady", *words]) == 2
-    assert calls == []
-    left = {each.name for each in tmp_path.iterdir()}
-    assert left == {"file", "whole.toml"}, "the next one may not want an empty folder"
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert told in shown.err
-
-
 def test_analyze_prints_tables_or_one_document(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,14 +131,6 @@ def test_analyze_prints_tables_or_one_document(
     assert "1.50 s" in shown
     assert "parameters" not in shown
     assert "violations" not in shown
-
-
-def test_analyze_refuses_what_holds_no_traces(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for path in (tmp_path, tmp_path / "none"):
-        assert main(["analyze", str(path)]) == 2
-        shown = capsys.readouterr()
-        assert shown.err.startswith(f"fencepost analyze: {path}: ")
-        assert shown.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("caught", "code"), [(True, 0), (False, 1)])
@@ -231,11 +181,6 @@ def test_a_hunt_tells_how_far_it_is_while_a_program_waits(
     shown = capsys.readouterr()
     assert list(json.loads(shown.out)) == [first, second]
     assert shown.err == "hunting 1/2\nhunting 2/2\n"
-
-
-def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["mutants", "nope"]) == 2
-    assert "there is no mutant nope" in capsys.readouterr().err
 
 
 def test_options_of_automatic_mutants_go_with_them_only(capsys: pytest.CaptureFixture[str]) -> None:

@@ -156,31 +156,6 @@ def test_an_older_trace_stays_if_the_run_fails(answer, capsys, tmp_path: Path):
     assert trace.read_bytes() == b"older"
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        (["nosuch"], 2, "no scenario 'nosuch'"),
-        (["sac-churn"], 2, "sac-churn is about single active consumers"),
-        (["streams-failures", "--client", "confluent"], 2, "Streams application"),
-        (["steady", "--duration", "soon"], 2, "--duration: expected a duration"),
-        (["steady", "--duration", "10ms"], 2, "--duration 10ms: expected at least a second"),
-        (
-            ["steady", "--cluster", "nonsense"],
-            2,
-            "--cluster: expected HOST:PORT, such as",
-        ),
-        (["steady", "--cluster", "127.0.0.1:1"], 3, "no broker answers at 127.0.0.1:1"),
-        (["steady", "--nodes", "2"], 2, "nodes"),
-        (["steady", "--trace", "/nowhere/t.parquet"], 2, "--trace /nowhere/t.parquet: cannot be written"),
-    ],
-)
-def test_bad_input_has_one_line_and_its_code(words, code, told, capsys):
-    assert main(["chaos", *words]) == code
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
 def test_confluent_is_missed_before_anything_is_started(monkeypatch, capsys):
     monkeypatch.setattr("fencepost.simulation.lab.chaos.playable.find_spec", lambda name: None)
     assert main([*WORDS, "--client", "confluent"]) == 3

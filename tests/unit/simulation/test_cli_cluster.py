@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shlex
@@ -186,21 +185,3 @@ def test_what_fails_is_one_line_and_exit_3(monkeypatch: pytest.MonkeyPatch, tmp_
     assert result.stderr.startswith("fencepost cluster: node 1 ended as soon as it was started: ")
     assert result.stderr.count("\n") == 1
     assert list(state.clusters_directory().iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        [],
-        ["sideways"],
-        ["up", "--nodes", "2"],
-        ["up", "--runner", "podman"],
-        ["up", "--port", "0"],
-        ["down", "--nodes", "3"],
-    ],
-)
-def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cluster", *words]) == 2
-    assert capsys.readouterr().err.count("\n") == 1
-    with contextlib.suppress(FileNotFoundError):
-        assert list(state.clusters_directory().iterdir()) == []

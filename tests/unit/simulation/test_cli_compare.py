@@ -10,7 +10,6 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.cli import main
 from fencepost.simulation.cli.compare import _print
 from fencepost.simulation.lab.fidelity import compare
 from fencepost.simulation.lab.fidelity.compare import (
@@ -22,54 +21,6 @@ from fencepost.simulation.lab.fidelity.compare import (
 )
 from fencepost.simulation.lab.fidelity.verdicts import FidelityVerdict, Judged
 from fencepost.simulation.scenarios.load import load
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nothing-like-it"], "nothing-like-it"),
-        (["steady", "--duration", "soon"], "--duration"),
-        (["steady", "--duration", "10ms"], "at least a second"),
-        (["steady", "--set", "group.colour=red"], "colour"),
-        (["steady", "--seeds", "0"], "seeds"),
-        (["steady", "--tolerance", "0"], "--tolerance 0: expected a number above 0, such as 0.1 for 10 %"),
-        (["steady", "--tail-tolerance", "-1"], "--tail-tolerance -1: expected a number above 0"),
-        (["steady", "--master", "nowhere"], "--master nowhere: expected local[N]"),
-    ],
-)
-def test_wrong_words_are_refused(
-    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *words, "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_traces_of_another_comparison_are_not_mixed_in(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    (tmp_path / "traces").mkdir()
-    assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 2
-    assert f"--out {tmp_path}: is not empty: expected a new directory" in " ".join(
-        capsys.readouterr().err.split()
-    )
-
-
-def test_a_report_that_cannot_be_written_leaves_no_folder(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    out, report = tmp_path / "new" / "out", tmp_path / "no" / "report.html"
-    words = ["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(out), "--report", str(report)]
-    assert main(words) == 2
-    assert f"--report {report}: cannot be written" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_no_broker_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", "steady", "--cluster", "127.0.0.1:1", "--out", str(tmp_path)]) == 3
-    error = capsys.readouterr().err
-    assert "127.0.0.1:1" in error
-    assert "Traceback" not in error
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("error", [EnvironmentLacks("such a topic already"), KeyboardInterrupt()])

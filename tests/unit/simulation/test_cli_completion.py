@@ -71,14 +71,6 @@ def test_bash_completes_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert done.stdout.split() == ["rolling-deploy"]
 
 
-@pytest.mark.parametrize(
-    "words", [["--completion"], ["--completion", "csh"], ["--completion", "bash", "zsh"]]
-)
-def test_a_shell_that_is_none_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 2
-    assert capsys.readouterr().err == "fencepost: --completion: expected one shell of bash, zsh, fish\n"
-
-
 def command_in(folder: Path) -> str:
     """Put a `fencepost` of this Python into the folder, and return the search path that begins with it."""
     program = folder / "fencepost"

@@ -42,37 +42,6 @@ def test_a_difference_is_shown_and_gives_exit_1(capsys: pytest.CaptureFixture[st
     assert difference["rule"] == "range.target"
 
 
-@pytest.mark.parametrize("text", ["", "not json\n", '{"seed": 1}\n'])
-def test_a_file_that_is_no_vectors_is_refused(
-    text: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "broken.jsonl"
-    file.write_text(text)
-    assert main(["conform", "--vectors", str(file)]) == 2
-    assert str(file) in capsys.readouterr().err
-
-
-class TestWithABroker:
-    def test_whom_to_compare_with_must_be_said(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["conform"]) == 2
-        assert "one of --cluster and --vectors" in capsys.readouterr().err
-        assert main(["conform", "--cluster", "h:1", "--vectors", "f"]) == 2
-
-    def test_no_broker_is_exit_3(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["conform", "--cluster", "127.0.0.1:1"]) == 3
-        assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
-
-    @pytest.mark.parametrize("text", [None, "{", "[1]", "[]"])
-    def test_schedules_must_be_some(
-        self, capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str | None
-    ) -> None:
-        file = tmp_path / "s.json"
-        if text is not None:
-            file.write_text(text)
-        assert main(["conform", "--cluster", "127.0.0.1:1", "--schedules", str(file)]) == 2
-        assert str(file) in capsys.readouterr().err
-
-
 def test_the_summary_says_how_much_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
     verdicts = [
         RuleVerdict("a.one", "pass", 3),

@@ -88,47 +88,6 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["simulat"], "did you mean simulate?"),
-        (["report"], "an option of simulate, campaign, plan and analyze: --report FILE"),
-        (["simulate", "qqqqqq"], "and no such file; `fencepost scenarios` lists them"),
-        (["--nope"], "unknown option --nope"),
-        (["simulate", "--seed", "x"], "--seed"),
-        (["simulate", "--seed", "-1"], "--seed"),
-        (["simulate", "--members", "0"], "--members"),
-        (["simulate", "--sede", "1"], "Did you mean --seed?"),
-        (["states", "--format", "pdf"], "mermaid"),
-        (["states", "one", "two"], "two"),
-        (["conform"], "--vectors"),
-        (["mutants", "--seeds", "none"], "--seeds"),
-        (["scenarios", "--no-json"], "--no-json"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert one_line(shown.err)
-    assert shown.err.startswith("fencepost")
-    assert told in shown.err
-
-
-@pytest.mark.parametrize(
-    "words", [["simulate", "--set", "group.id=a\udcff"], ["states", "\udcff"], ["\udcff"]]
-)
-def test_words_that_are_not_utf_8_are_wrong_usage(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(words) == 2
-    told = capsys.readouterr().err
-    assert one_line(told)
-    assert "expected UTF-8 text" in told
-
-
-@pytest.mark.parametrize(
     ("error", "code"), [(FencepostError("line 3: no such key"), 2), (EnvironmentLacks("no Java"), 3)]
 )
 def test_what_a_user_can_mend_is_one_line(

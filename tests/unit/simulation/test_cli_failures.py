@@ -135,18 +135,3 @@ def test_a_healthy_run_keeps_nothing(tmp_path: Path) -> None:
     file = tmp_path / "failure.json"
     assert main(["simulate", "steady", "--duration", "1m", "--set", "quiet=50s", "--failure", str(file)]) == 0
     assert not file.exists()
-
-
-@pytest.mark.parametrize("command", ["replay", "shrink"])
-def test_what_is_no_failure_gives_exit_2(
-    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "f.json").write_text("{}")
-    for file, said in ((tmp_path / "f.json", "not a failure"), (tmp_path / "none", "can't be read")):
-        assert main([command, str(file)]) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_an_unknown_mutant_gives_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "steady", "--mutant", "zzz"]) == 2
-    assert "there is no mutant zzz; `fencepost mutants --list`" in capsys.readouterr().err

@@ -19,7 +19,6 @@ from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.frames import PeerProperties
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.coordinator.server.access import users_from
-from fencepost.simulation.cli import main
 from fencepost.simulation.cli.serve import _topics
 
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
@@ -188,47 +187,6 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
     assert re.fullmatch(rf"fencepost serve: port {port} .*taken.*\n", result.stderr)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--topics", "orders"], "expected NAME:PARTITIONS"),
-        (["--topics", "orders:0"], "--topics orders:0: 0 partitions, expected 1 to"),
-        (["--topics", "a b:1"], "--topics a b:1: topic name 'a b'"),
-        (["--topics", "a:\N{ARABIC-INDIC DIGIT THREE}"], "expected NAME:PARTITIONS"),
-        (["--config", "nope=1"], "--config: unknown configuration 'nope'; known are"),
-        (["--topics", "orders:x"], "expected NAME:PARTITIONS"),
-        (["--topics", "a:1,,b:2"], "expected NAME:PARTITIONS"),
-        (["--topics", "a:1,a:2"], "twice"),
-        (["--config", "group.consumer.session.timeout.ms"], "expected KEY=VALUE"),
-        (["--config", "group.consumer.session.timeout=1"], "group.consumer.session.timeout.ms"),
-        (["--config", "group.consumer.session.timeout.ms=soon"], "group.consumer.session.timeout.ms"),
-        (["--config", "auto.create.topics.enable=ja"], "--config: auto.create.topics.enable"),
-        (["--config", "num.partitions=0"], "--config: num.partitions"),
-        (["--port", "65536"], "--port"),
-        (["--port", "65535", "--brokers", "2"], "--brokers 2 from --port 65535: the last port is beyond"),
-        (["--brokers", "0"], "--brokers"),
-        (["--brokers", "2", "--racks", "a"], "--racks a: expected 2 names separated by commas, one for each"),
-        (["--brokers", "2", "--racks", "a,"], "--racks a,: expected 2 names separated by commas"),
-        (["--config", "broker.rack=a"], "--config broker.rack: differs by broker, expected --racks"),
-        (["--config", "replica.selector.class=x"], "--config: replica.selector.class: 'x' is unknown"),
-        (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
-        (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
-        (["--sasl-user", "alice:"], "--sasl-user: user 'alice': expected a password"),
-        (["--sasl-user", "alice:geheim", "--sasl-user", "alice:geheim"], "user 'alice' is given twice"),
-        (["--sasl-users", "/no/file"], "--sasl-users /no/file: can't be read: no such file or directory"),
-        (["--tls-key", "key.pem"], "--tls-key: expected with --tls-cert FILE"),
-        (["--tls-cert", "/no/file"], "TLS certificate /no/file: no such file or directory"),
-    ],
-)
-def test_wrong_options_are_refused(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert told in shown.err
-    assert "geheim" not in shown.err
-    assert shown.err.count("\n") == 1
-
-
 def test_users_come_from_options_the_environment_and_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,18 +261,3 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
         assert process.stderr is not None
         assert "journal.broken-1" in process.stderr.read()
     assert journal.with_name("journal.broken-1").exists()
-
-
-@pytest.mark.parametrize("option", ["--journal-repair", "--journal-records"])
-def test_a_journal_s_options_want_a_journal(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", option]) == 2
-    assert f"{option}: needs --journal FILE" in capsys.readouterr().err
-
-
-def test_a_journal_that_can_t_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "text").write_text("orders:12\n" * 100)
-    assert main(["serve", "--journal", str(tmp_path / "text")]) == 2
-    assert "this is not a journal" in capsys.readouterr().err
-    assert main(["serve", "--journal", str(tmp_path)]) == 2
-    assert main(["serve", "--journal", str(tmp_path / "no" / "folder")]) == 2
-    assert capsys.readouterr().err.count("\n") == 2

@@ -157,47 +157,6 @@ def test_a_violation_is_shown_and_gives_exit_1(
     }
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["nope"], "nope"),
-        (["nope.toml"], "nope.toml"),
-        (["steady", "--duration", "soon"], "duration"),
-        (["steady", "--set", "group.membres=3"], "did you mean members?"),
-        (["steady", "--set", "group.members"], "expected KEY=VALUE"),
-        (["steady", "--set", "group.members=many"], "group.members"),
-        (["steady", "--trace", "no/such/folder.parquet"], "--trace no/such/folder.parquet"),
-        (["steady", "--report", "."], "--report ."),
-    ],
-)
-def test_wrong_input_is_refused_in_one_line(
-    words: list[str],
-    told: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    def run(*_: Any, **__: Any) -> RunResult:
-        raise AssertionError("it ran")
-
-    monkeypatch.setattr("fencepost.simulation.cli.simulate.run", run)
-    monkeypatch.chdir(tmp_path)
-    assert main(["simulate", *words]) == 2
-    shown = capsys.readouterr()
-    assert shown.out == ""
-    assert shown.err.count("\n") == 1
-    assert told in shown.err
-
-
-def test_a_mistake_in_a_file_is_told_with_its_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    scenario = tmp_path / "mine.toml"
-    scenario.write_text('duration = "1m"\n\n[group]\nmembers = 0\n\n[[topics]]\nname = "orders"\n')
-    assert main(["simulate", str(scenario)]) == 2
-    assert f"{scenario}:4: group.members" in capsys.readouterr().err
-
-
 def test_scenarios_lists_the_library(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scenarios", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
@@ -208,16 +167,6 @@ def test_scenarios_lists_the_library(capsys: pytest.CaptureFixture[str]) -> None
     for entry in library():
         assert entry.name in out
         assert entry.summary in out
-
-
-@pytest.mark.parametrize("given", ["--members 200000", "--partitions 1", "--set group.members=x"])
-@pytest.mark.parametrize(
-    "command", ["simulate growing-topics", "compare growing-topics", "chaos growing-topics"]
-)
-def test_mistakes_are_told_by_the_option_that_brought_them(command, given, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main([*command.split(), *given.split()]) == 2
-    assert f"fencepost {command.split()[0]}: {given}: expected" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_exception_that_ends_a_run_is_its_last_violation(

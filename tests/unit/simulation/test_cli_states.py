@@ -48,11 +48,6 @@ def test_the_table_lists_every_arrow(capsys: pytest.CaptureFixture[str]) -> None
             assert f"{arrow.source} {arrow.event} {arrow.target}" in lines
 
 
-def test_an_unknown_machine_is_refused_with_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["states", "consumer-membr"]) == 2
-    assert "did you mean consumer-member?" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("machine", "other"),
     [("stream-thread", "kafka-4"), ("stream-client", "kafka-4"), ("consumer-member", "kip848-draft1")],
@@ -60,18 +55,3 @@ def test_an_unknown_machine_is_refused_with_a_hint(capsys: pytest.CaptureFixture
 def test_a_machine_as_others_have_it(machine: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["states", machine, "--as", other, "--json"]) == 0
     assert list(json.loads(capsys.readouterr().out)) == [f"{machine}-{other}"]
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--as", "kafka-4"], "expected a machine"),
-        (["stream-thread", "--as", "kafka-3"], "expected kafka-4"),
-        (["consumer-group", "--as", "kafka-4"], "it has no other version"),
-    ],
-)
-def test_an_unknown_other_table_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["states", *words]) == 2
-    assert said in capsys.readouterr().err

@@ -438,25 +438,6 @@ def test_what_is_not_complete_is_said(capsys: pytest.CaptureFixture[str]) -> Non
     assert "not complete" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--kinds", "lat"], "no fault is called 'lat'; did you mean late?"),
-        (["--kinds", "crashes,zzz"], "no fault is called 'zzz'; there are breaks, late"),
-        (["--members", "0"], "members"),
-        (["--members", "10"], "members"),
-        (["--faults", "-1"], "faults"),
-        (["--mutant", "nobody"], "nobody"),
-        (["nowhere"], "nowhere"),
-    ],
-)
-def test_mistakes_are_one_line(words: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["explore", *words]) == 2
-    err = capsys.readouterr().err
-    assert expected in err
-    assert err.count("\n") == 1
-
-
 def test_the_page_lists_every_kind_of_fault() -> None:
     page = (DOCS / "explorer.md").read_text()
     for kind, what in FAULTS.items():

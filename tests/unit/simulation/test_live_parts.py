@@ -390,42 +390,6 @@ def test_what_ends_a_query_is_one_line(said: str, reason: str) -> None:
 # -- mistakes ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "told"),
-    [
-        ([], 2, "expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME"),
-        (
-            ["--topic", "t"],
-            2,
-            "--topic, --kafka-config, --out, --until-idle, --available-now, --window: needs --kafka",
-        ),
-        (["here", "--window", "5"], 2, "--window: needs --kafka"),
-        (["--kafka", "127.0.0.1:9092"], 2, "--kafka: needs --topic NAME"),
-        (["--kafka", "127.0.0.1", "--topic", "t"], 2, "--kafka: expected HOST:PORT, such as 127.0.0.1:9092"),
-        (["--kafka", "127.0.0.1:99999", "--topic", "t"], 2, "--kafka: expected HOST:PORT"),
-        (
-            ["here", "--kafka", "127.0.0.1:9092", "--topic", "t"],
-            2,
-            "--kafka: reads a topic, expected no files",
-        ),
-        (
-            ["--kafka", "127.0.0.1:9092", "--topic", "t", "--available-now", "--until-idle", "3"],
-            2,
-            "--until-idle: has no effect with --available-now",
-        ),
-        (["--kafka", "127.0.0.1:9092", "--topic", "t", "--until-idle", "0"], 2, "until-idle"),
-        (["--kafka", "127.0.0.1:9", "--topic", "t"], 3, "--kafka: no Kafka broker answers at 127.0.0.1:9 ("),
-    ],
-)
-def test_options_that_do_not_fit(
-    words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["analyze", *words]) == code
-    error = capsys.readouterr().err
-    assert told in error
-    assert error.count("\n") == 1
-
-
 def test_without_java_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

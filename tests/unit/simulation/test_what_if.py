@@ -388,17 +388,6 @@ def test_many_seconds_are_hours():
     ]
 
 
-def test_mistakes_end_with_one_line(capsys, tmp_path: Path):
-    bad = tmp_path / "bad.toml"
-    bad.write_text("members = 3\nstart_up = 4\n")
-    assert main(["plan", str(bad)]) == 2
-    assert capsys.readouterr().err.strip() == (
-        f'fencepost plan: {bad}:2: start_up: expected a duration such as "250ms", "40s" or "1h", got 4'
-    )
-    assert main(["plan", "--session-timeout", "1s", "--protocol", "classic"]) == 2
-    assert "--session-timeout 1s" in capsys.readouterr().err
-
-
 def test_plans_that_are_compared_tell_of_failed_runs(monkeypatch, capsys, tmp_path: Path):
     one = found(consumer=10.0)
     samples = dict.fromkeys(("old", "new"), one.samples["consumer/uniform"])
@@ -414,21 +403,6 @@ def test_plans_that_are_compared_tell_of_failed_runs(monkeypatch, capsys, tmp_pa
     said = capsys.readouterr().out
     assert said.endswith("\nnew: 1 runs failed, broke an invariant, or never settled\n")
     assert "old:" not in said
-
-
-def test_an_earlier_plan_is_left_as_it_is(capsys, tmp_path: Path):
-    (tmp_path / "deploy.toml").write_text("earlier")
-    assert main(["plan", "--members", "3", "--out", str(tmp_path)]) == 2
-    said = f"fencepost plan: --out {tmp_path}: is not empty: expected a new directory"
-    assert capsys.readouterr().err.strip() == said
-    assert (tmp_path / "deploy.toml").read_text() == "earlier"
-
-
-def test_a_plan_without_spark_leaves_no_folder(capsys, tmp_path: Path):
-    out = tmp_path / "out"
-    assert main(["plan", "--members", "3", "--master", "nope", "--out", str(out)]) == 2
-    assert "--master nope: expected local[N]" in capsys.readouterr().err
-    assert not out.exists()
 
 
 def _is_of(row, name: str) -> bool:
