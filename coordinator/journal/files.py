@@ -67,13 +67,14 @@ def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
         return EnvironmentLacks(
             f"journal {path} is in use: stop the program that uses it, or choose another file"
         )
-    if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
-        return EnvironmentLacks(f"journal {path}: {error}; make it writable, or choose another file")
-    if primary == sqlite3.SQLITE_IOERR and not os.access(path.parent, os.W_OK):
+    refused = {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}
+    if primary in refused | {sqlite3.SQLITE_IOERR} and not os.access(path.parent, os.W_OK):
         return EnvironmentLacks(
             f"journal {path}: the folder {path.parent} is not writable; SQLite creates files in it: make "
             "it writable, or choose another file"
         )
+    if primary in refused:
+        return EnvironmentLacks(f"journal {path}: {error}; make it writable, or choose another file")
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
         return EnvironmentLacks(f"journal {path}: {error}; free some disk space, or choose another file")
     return BrokenJournal(f"journal {path}: {error}{HINT}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -130,10 +131,10 @@ def writable_file(path: Path | None, option: str) -> Path | None:
     """
     if path is None:
         return None
-    existed = path.exists()
-    if existed and not path.is_file():
-        raise FencepostError(f"{option} {path}: cannot be written: not a regular file")
     try:
+        existed = path.exists()
+        if existed and not path.is_file():
+            raise FencepostError(f"{option} {path}: cannot be written: not a regular file")
         with path.open("ab"):
             pass
         if not existed:
@@ -192,9 +193,10 @@ def new_folder(path: Path, option: str) -> Path:
 
     :raises FencepostError: if files cannot be written into it, or it is not empty.
     """
-    if path.is_dir() and any(path.iterdir()):
+    writable_folder(path, option)
+    if any(path.iterdir()):
         raise FencepostError(f"{option} {path}: is not empty: expected a new directory")
-    return writable_folder(path, option)
+    return path
 
 
 def writable_results(
@@ -206,7 +208,7 @@ def writable_results(
 
     :raises FencepostError: if one of them cannot be written.
     """
-    made = [each for each in (out, *out.parents) if not each.exists()]
+    made = [each for each in (out, *out.parents) if not os.path.exists(each)]  # noqa: PTH110: never raises
     make(out, "--out")
     try:
         writable_file(report, "--report")

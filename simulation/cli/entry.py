@@ -197,6 +197,11 @@ def _run(name: str, words: list[str]) -> int:
         return _complain(name, f"{error} (see: fencepost {name} --help)", 2)
     except FencepostError as error:
         return _complain(name, str(error), error.exit_code)
+    except OSError as error:
+        if error.filename is None or error.errno not in (errno.ENAMETOOLONG, errno.EACCES, errno.ELOOP):
+            raise
+        reason = os.strerror(error.errno).lower()
+        return _complain(name, f"{error.filename}: {reason}; choose another path", 2)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library not in EXTRAS:

@@ -93,13 +93,16 @@ def follow_topic(options: FollowOptions, *, master: str, report: Path | None, js
     if options.available_now and options.until_idle is not None:
         raise FencepostError("--until-idle: has no effect with --available-now, which ends by itself")
     security = client_security(options.kafka_config, "--kafka-config")
+    folder = OUT / topic if options.out is None else options.out
+    with contextlib.suppress(FileNotFoundError):
+        folder.stat()  # a path that the system refuses is refused before brokers are asked
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     with _stop_requested() as stop, contextlib.ExitStack() as display:
         followed = follow(
             kafka,
             topic,
-            OUT / topic if options.out is None else options.out,
+            folder,
             security=security,
             master=master,
             window_s=options.window or WINDOW_S,

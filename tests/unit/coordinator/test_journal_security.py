@@ -6,8 +6,9 @@ import os
 import sqlite3
 import stat
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -15,11 +16,14 @@ from fencepost.coordinator.journal import files
 from fencepost.coordinator.journal.encoding import BrokenJournal
 from fencepost.coordinator.journal.repair import repair
 from fencepost.coordinator.journal.sqlite import SqliteJournal
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     Record,
 )
+
+NOBODY = 65_534
 
 
 def group(name: str) -> Record:
@@ -56,6 +60,38 @@ def test_a_journal_that_exists_keeps_its_mode(path: Path) -> None:
     path.chmod(0o640)
     SqliteJournal(path).close()
     assert modes(path.parent) == {"journal": "0o640"}
+
+
+@contextmanager
+def unprivileged() -> Iterator[None]:
+    """Nothing is read-only for root."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.setresuid(NOBODY, NOBODY, 0)
+    try:
+        yield
+    finally:
+        os.setresuid(0, 0, 0)
+
+
+@pytest.mark.skipif(not hasattr(os, "setresuid"), reason="a user can't be changed back here")
+@pytest.mark.parametrize("mode", [None, 0o666, 0o444], ids=["new", "writable", "read-only"])
+def test_a_folder_that_is_not_writable_is_named(mode: int | None) -> None:
+    with TemporaryDirectory(dir="/tmp") as folder:  # each user may enter it
+        path = Path(folder) / "journal"
+        SqliteJournal(Path(folder) / "other").close()
+        if mode is not None:
+            SqliteJournal(path).close()
+            path.chmod(mode)
+        path.parent.chmod(0o555)
+        with unprivileged(), pytest.raises(EnvironmentLacks) as refused:
+            SqliteJournal(path)
+        assert str(refused.value) == (
+            f"journal {path}: the folder {folder} is not writable; SQLite creates files in it: make it "
+            "writable, or choose another file"
+        )
+        path.parent.chmod(0o755)
 
 
 @pytest.mark.parametrize(
