@@ -1,12 +1,14 @@
 """Reads files that a user names: only regular files, and none larger than a limit.
 
-A device or a pipe may never end. A file of gigabytes, taken for a scenario, fills the memory.
+A device or a pipe may never end. A file of gigabytes, taken for a scenario, fills the memory. What is
+shown of a stranger's file goes through `visible`.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import Final
@@ -97,3 +99,14 @@ def _reason(error: OSError) -> str:
     if error.errno in (errno.ENXIO, errno.EOPNOTSUPP):
         return "expected a regular file"
     return (error.strerror or str(error)).lower()
+
+
+_HIDDEN: Final = re.compile(
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+)
+"""Characters that steer a terminal, or change the direction of text, except line feeds and tabs."""
+
+
+def visible(text: str) -> str:
+    """Return text with characters that steer a terminal as escapes: files may come from strangers."""
+    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Sequence
 from types import CodeType
 from typing import TextIO
 
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
-from fencepost.simulation.cli.output import visible
 
 USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import codecs
 import json
-import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
-
-_HIDDEN = re.compile("[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]")
-"""Characters that steer a terminal, or change the direction of text, except line feeds and tabs."""
-
-
-def visible(text: str) -> str:
-    """Return text with characters that steer a terminal as escapes: files may come from strangers."""
-    return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def print_json(document: Any) -> None:

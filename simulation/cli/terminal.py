@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
-from fencepost.simulation.cli.output import visible
+from fencepost.coordinator.reading import visible
 
 FILE_WIDTH = 160
 """Width of files and pipes in columns, so that a row stays one line. A terminal knows its own width."""

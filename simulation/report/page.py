@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.report import palette
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.report.timeline import encode_run
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""The content security policy of the page: nothing is loaded from anywhere. The browser enforces it. The
-browser enforces it."""
+"""The content security policy of the page: nothing is loaded from anywhere. The browser enforces it."""
 
 TIMELINE_SCRIPTS = (
     "words.js",
@@ -90,7 +90,7 @@ def version() -> str:
 
 
 def write_page(path: Path, page: str) -> None:
-    """Write a page, whole or not at all.
+    """Write a page, whole or not at all. Texts of strangers can't change the direction of others.
 
     :raises FencepostError: if it cannot be written.
     :raises EnvironmentLacks: if there is no room for it.
@@ -98,7 +98,7 @@ def write_page(path: Path, page: str) -> None:
     unfinished = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
     try:
         try:
-            unfinished.write_text(page, encoding="utf-8")
+            unfinished.write_text(visible(page), encoding="utf-8")
             unfinished.replace(path)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.trace import schema
 from fencepost.simulation.trace.schema import CLOCK_ADVANCED, COLUMNS, Row, RowKind
@@ -59,15 +60,15 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
         columns[_SHORT.get(name, name)] = numbers
     return {
         "id": run.run_id,
-        "title": run.title,
-        "why": run.why,
+        "title": visible(run.title),
+        "why": visible(run.why),
         "command": run.command,
-        "facts": [list(fact) for fact in run.facts],
+        "facts": [[visible(text) for text in fact] for fact in run.facts],
         "left_out": left_out,
         "world": rows[0].world if rows else "",
         "cuts": clock_cuts(rows),
-        "names": {actor: name for actor, name in run.names.items() if actor in strings},
-        "strings": strings.values,
+        "names": {visible(actor): visible(name) for actor, name in run.names.items() if actor in strings},
+        "strings": list(map(visible, strings.values)),
         "sets": sets.values,
         "columns": columns,
     }

@@ -93,6 +93,22 @@ def test_analyses_break_no_word_on_a_narrow_terminal(capsys: pytest.CaptureFixtu
         assert max(map(len, table.splitlines())) <= 80
 
 
+def test_analyses_show_what_could_steer_a_terminal_as_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    hostile = "<b>[red]\x1b[31m\u202e\u2028"
+    row = {
+        "scenario": hostile,
+        "parameters": "{}",
+        "runs": 3,
+        "error": hostile,
+        "count": 1,
+        "example": hostile,
+    }
+    print_tables(Terminal(), {"commits_refused": [row, ROW | {"error": "E", "count": 1, "example": "r"}]})
+    said = capsys.readouterr().out
+    assert "<b>[red]\\x1b[31m\\u202e\\u2028" in said
+    assert not {"\x1b", "\u202e", "\u2028"} & set(said)
+
+
 def test_analyses_keep_a_row_in_one_line_where_it_has_room(capsys: pytest.CaptureFixture[str]) -> None:
     downtime = {"cause": "crash", "count": 3, "median": 1.0, "p90": 2.0, "p99": 2.0, "max": 2.0}
     print_tables(Terminal(), {"downtime": [ROW | downtime | {"run_seconds_mean": 6.0}]})

@@ -31,7 +31,8 @@ from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
 
-HOSTILE = "</script><img src=//evil.example/x onerror=alert(1)>"
+HOSTILE = "</script><img src=//evil.example/x onerror=alert(1)>\x1b[31m\u202e\u2028"
+SHOWN = HOSTILE.encode("unicode_escape").decode()
 
 _LOADS = frozenset({"src", "srcset", "href", "action", "data", "poster", "background", "ping", "formaction"})
 
@@ -166,12 +167,15 @@ def test_the_page_of_a_campaign_is_offline_and_escapes_everything(tmp_path: Path
     assert_offline(page)
     assert "evil.example" in text
     assert HOSTILE not in text
+    assert not {"\x1b", "\u202e", "\u2028"} & set(text)
     assert "deploy, members=3" in text
     assert "2 violations in 10 runs, 1 failed" in text
     assert "4 of 10 runs" in text
     assert page.unpacked("plotly").startswith("/**\n* plotly.js")
     assert json.loads(page.scripts["figure-0"])["data"][0]["name"] == "members=3"
-    assert json.loads(page.unpacked("run-0"))["title"] == HOSTILE
+    packed = json.loads(page.unpacked("run-0"))
+    assert packed["title"] == SHOWN
+    assert SHOWN in packed["strings"]
 
 
 def test_a_campaign_without_traces_has_a_page_without_charts(tmp_path: Path) -> None:
