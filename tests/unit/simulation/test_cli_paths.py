@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import importlib
-import inspect
 import typing
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cyclopts import App
 
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.cli.entry import main
@@ -58,12 +58,11 @@ def options() -> Iterator[tuple[str, str]]:
     for command in COMMANDS:
         module, _, name = command.function.partition(":")
         function = getattr(importlib.import_module(module), name)
-        hints = typing.get_type_hints(function, include_extras=True)
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind is not parameter.KEYWORD_ONLY:
+        for argument in App(default_command=function).assemble_argument_collection():
+            if not argument.name.startswith(("-", "*")):
                 yield command.name, ""
-            elif is_path(hints[parameter.name]):
-                yield command.name, "--" + parameter.name.replace("_", "-")
+            elif is_path(argument.hint):
+                yield command.name, argument.name
 
 
 @pytest.mark.parametrize(("command", "option"), list(options()))
