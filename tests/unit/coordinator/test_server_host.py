@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -134,7 +135,8 @@ async def test_other_work_has_its_turn_between_timers_that_are_due_together(host
 def test_timers_that_are_due_together_run_for_one_piece_of_work_at_a_time():
     times = iter((1.0, 1.0004, 1.0008, 1.0012))
     hooks = object.__new__(ServedHooks)
-    hooks._loop = SimpleNamespace(time=lambda: next(times))
+    loop: Any = SimpleNamespace(time=lambda: next(times))
+    hooks._loop = loop
     assert len(list(hooks.turn())) == 3
 
 
