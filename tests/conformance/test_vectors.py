@@ -12,7 +12,9 @@ from fencepost.coordinator.assign import registry
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac.draft import GroupDraft
 from fencepost.simulation.lab.conform import vectors
+from fencepost.simulation.lab.conform.sac_vectors import SacSequence, in_words, recorded
 from fencepost.simulation.lab.conform.vectors import replay_vectors
+from fencepost.simulation.sac import model
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 ASSIGNORS = VECTORS / "assignors.jsonl.gz"
@@ -52,6 +54,14 @@ def test_every_answer_of_rabbitmq_is_met() -> None:
         "sac.reply": "equal",
         "sac.state": "equal",
     }
+
+
+def test_the_model_of_the_judge_gives_every_answer_of_rabbitmq() -> None:
+    for line in gzip.decompress((VECTORS / "sac.jsonl.gz").read_bytes()).splitlines():
+        known = model.NOTHING
+        for step in msgspec.json.decode(line, type=SacSequence).steps:
+            known, reply, effects = model.expect(known, step.event(), None, 0)
+            assert in_words(reply, effects, known.groups, known.connections, known.conf) == recorded(step)
 
 
 def test_a_coordinator_that_never_steps_down_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

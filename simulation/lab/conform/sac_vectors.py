@@ -18,7 +18,6 @@ from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
-from fencepost.coordinator.sac.state import SacState
 
 _Document: TypeAlias = dict[str, Any]
 
@@ -52,11 +51,14 @@ _FIELDS: Final[Mapping[str, str]] = {
 }
 """Our names of fields that have other names in the files."""
 _RECORDED: Final = {ours: name for name, ours in _FIELDS.items()}
+_RULES: Final = ("sac.reply", "sac.effects", "sac.state")
 _IMPLIED: Final = frozenset({"owner", "vhost"})
 """Fields of commands that the files leave out."""
 
 
-class _Step(msgspec.Struct, forbid_unknown_fields=True):
+class SacVectorStep(msgspec.Struct, forbid_unknown_fields=True):
+    """One command, and what RabbitMQ made of it."""
+
     command: _Document
     reply: str | _Document
     effects: list[_Document]
@@ -84,7 +86,7 @@ class SacSequence(msgspec.Struct, forbid_unknown_fields=True):
     """One line of a file."""
 
     seed: int
-    steps: list[_Step]
+    steps: list[SacVectorStep]
 
 
 FORMAT = "a sequence of single active consumers {seed, steps: [{command, reply, effects, state}]}"
@@ -94,16 +96,37 @@ def check(sequence: SacSequence) -> Iterator[tuple[int, str, bool]]:
     """Yield step, rule, and true if our response keeps it; nothing after the first step that differs."""
     host = CoordinatorHost(SacCoordinator(), SacMemoryJournal())
     for index, step in enumerate(sequence.steps):
-        outcome = host.process(step.event())
-        verdicts = {
-            "sac.reply": _reply(outcome.reply) == step.reply,
-            "sac.effects": _sorted(map(_effect, outcome.effects)) == _sorted(step.effects),
-            "sac.state": _state(host.coordinator.state) == _canonical(step.state),
-        }
-        for rule, holds in verdicts.items():
+        outcome, state = host.process(step.event()), host.coordinator.state
+        got = in_words(outcome.reply, outcome.effects, state.groups, state.index(), state.conf)
+        verdicts = [each == right for each, right in zip(got, recorded(step), strict=True)]
+        for rule, holds in zip(_RULES, verdicts, strict=True):
             yield index, rule, holds
-        if not all(verdicts.values()):
+        if not all(verdicts):
             return
+
+
+def in_words(
+    reply: sac.SacReply | None,
+    effects: Iterable[sac.SacEffect],
+    groups: Mapping[SacGroupKey, SacGroupValue],
+    connections: Mapping[sac.ConnectionId, Iterable[SacGroupKey]],
+    conf: Mapping[str, int],
+) -> tuple[object, object, object]:
+    """Return a reply, effects and the state after them as the files have them."""
+    state = {
+        "groups": [_group(key, group) for key, group in sorted(groups.items())],
+        "conns": {
+            connection: [[key.vhost, key.stream, key.consumer_name] for key in sorted(keys)]
+            for connection, keys in connections.items()
+        },
+        "conf": conf,
+    }
+    return _reply(reply), _sorted(map(_effect, effects)), state
+
+
+def recorded(step: SacVectorStep) -> tuple[object, object, object]:
+    """Return what RabbitMQ's coordinator replied, asked for, and kept."""
+    return step.reply, _sorted(step.effects), _canonical(step.state)
 
 
 def _reply(reply: sac.SacReply | None) -> object:
@@ -121,17 +144,6 @@ def _effect(effect: sac.SacEffect) -> _Document:
 
 def _sorted(effects: Iterable[_Document]) -> list[bytes]:
     return sorted(msgspec.json.encode(effect, order="sorted") for effect in effects)
-
-
-def _state(state: SacState) -> _Document:
-    return {
-        "groups": [_group(key, group) for key, group in sorted(state.groups.items())],
-        "conns": {
-            connection: [[key.vhost, key.stream, key.consumer_name] for key in keys]
-            for connection, keys in state.index().items()
-        },
-        "conf": state.conf,
-    }
 
 
 def _group(key: SacGroupKey, group: SacGroupValue) -> _Document:
