@@ -161,7 +161,7 @@ class Producers:
                 producer.transaction_start = self._open[header.producer_id] = base_offset
 
     def check_marker(self, producer_id: int, epoch: int) -> None:
-        """Return true if a marker may end the producer's transaction.
+        """Check that a marker may end the producer's transaction.
 
         :raises ProtocolError: INVALID_PRODUCER_EPOCH for one of a producer that was fenced since.
         """

@@ -40,6 +40,8 @@ class TopicSetting(NamedTuple):
     default: str
     config_type: ConfigType
     read: _Read
+    broker: str = ""
+    """The broker's setting that a topic inherits; empty if there is none, or it is one of `TIME_SETTINGS`."""
 
 
 _WHOLE = re.compile("[+-]?[0-9]{1,1000}")
@@ -57,7 +59,7 @@ def _within(number: float, low: int, high: int) -> str:
     return str(number)
 
 
-def _whole(default: int, low: int, high: int, config_type: ConfigType) -> TopicSetting:
+def _whole(default: int, low: int, high: int, config_type: ConfigType, broker: str = "") -> TopicSetting:
     largest = _LARGEST[config_type]
 
     def read(text: str) -> str:
@@ -65,15 +67,15 @@ def _whole(default: int, low: int, high: int, config_type: ConfigType) -> TopicS
             raise ValueError(f"Not a number of type {config_type.name}")
         return _within(int(text), low, high)
 
-    return TopicSetting(str(default), config_type, read)
+    return TopicSetting(str(default), config_type, read, broker)
 
 
-def _int(default: int, low: int = 0, high: int = _INT_MAX) -> TopicSetting:
-    return _whole(default, low, high, ConfigType.INT)
+def _int(default: int, low: int = 0, high: int = _INT_MAX, broker: str = "") -> TopicSetting:
+    return _whole(default, low, high, ConfigType.INT, broker)
 
 
-def _long(default: int, low: int = 0) -> TopicSetting:
-    return _whole(default, low, _LONG_MAX, ConfigType.LONG)
+def _long(default: int, low: int = 0, broker: str = "") -> TopicSetting:
+    return _whole(default, low, _LONG_MAX, ConfigType.LONG, broker)
 
 
 def _gzip_level(text: str) -> str:
@@ -137,41 +139,52 @@ def _throttled(text: str) -> str:
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TOPIC_SETTINGS: Mapping[str, TopicSetting] = {
-    "cleanup.policy": TopicSetting("delete", ConfigType.LIST, _policies),
-    "compression.gzip.level": TopicSetting("-1", ConfigType.INT, _gzip_level),
-    "compression.lz4.level": _int(9, 1, 17),
-    "compression.type": TopicSetting("producer", ConfigType.STRING, _one_of(*_COMPRESSIONS)),
-    "compression.zstd.level": _int(3, -131_072, 22),
-    "delete.retention.ms": _long(86_400_000),
-    "file.delete.delay.ms": _long(60_000),
-    "flush.messages": _long(_LONG_MAX, 1),
+    "cleanup.policy": TopicSetting("delete", ConfigType.LIST, _policies, broker="log.cleanup.policy"),
+    "compression.gzip.level": TopicSetting(
+        "-1", ConfigType.INT, _gzip_level, broker="compression.gzip.level"
+    ),
+    "compression.lz4.level": _int(9, 1, 17, broker="compression.lz4.level"),
+    "compression.type": TopicSetting(
+        "producer", ConfigType.STRING, _one_of(*_COMPRESSIONS), broker="compression.type"
+    ),
+    "compression.zstd.level": _int(3, -131_072, 22, broker="compression.zstd.level"),
+    "delete.retention.ms": _long(86_400_000, broker="log.cleaner.delete.retention.ms"),
+    "file.delete.delay.ms": _long(60_000, broker="log.segment.delete.delay.ms"),
+    "flush.messages": _long(_LONG_MAX, 1, broker="log.flush.interval.messages"),
     "flush.ms": _long(_LONG_MAX),
     "follower.replication.throttled.replicas": TopicSetting("", ConfigType.LIST, _throttled),
-    "index.interval.bytes": _int(4_096),
+    "index.interval.bytes": _int(4_096, broker="log.index.interval.bytes"),
     "leader.replication.throttled.replicas": TopicSetting("", ConfigType.LIST, _throttled),
-    "local.retention.bytes": _long(-2, -2),
-    "local.retention.ms": _long(-2, -2),
-    "max.compaction.lag.ms": _long(_LONG_MAX, 1),
-    "max.message.bytes": _int(MAX_BATCH_BYTES),
-    "message.timestamp.after.max.ms": _long(3_600_000),
-    "message.timestamp.before.max.ms": _long(_LONG_MAX),
+    "local.retention.bytes": _long(-2, -2, broker="log.local.retention.bytes"),
+    "local.retention.ms": _long(-2, -2, broker="log.local.retention.ms"),
+    "max.compaction.lag.ms": _long(_LONG_MAX, 1, broker="log.cleaner.max.compaction.lag.ms"),
+    "max.message.bytes": _int(MAX_BATCH_BYTES, broker="message.max.bytes"),
+    "message.timestamp.after.max.ms": _long(3_600_000, broker="log.message.timestamp.after.max.ms"),
+    "message.timestamp.before.max.ms": _long(_LONG_MAX, broker="log.message.timestamp.before.max.ms"),
     "message.timestamp.type": TopicSetting(
-        "CreateTime", ConfigType.STRING, _one_of("CreateTime", "LogAppendTime")
+        "CreateTime",
+        ConfigType.STRING,
+        _one_of("CreateTime", "LogAppendTime"),
+        broker="log.message.timestamp.type",
     ),
-    "min.cleanable.dirty.ratio": TopicSetting("0.5", ConfigType.DOUBLE, _ratio),
-    "min.compaction.lag.ms": _long(0),
-    "min.insync.replicas": _int(1, 1),
-    "preallocate": TopicSetting("false", ConfigType.BOOLEAN, _flag),
+    "min.cleanable.dirty.ratio": TopicSetting(
+        "0.5", ConfigType.DOUBLE, _ratio, broker="log.cleaner.min.cleanable.ratio"
+    ),
+    "min.compaction.lag.ms": _long(0, broker="log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": _int(1, 1, broker="min.insync.replicas"),
+    "preallocate": TopicSetting("false", ConfigType.BOOLEAN, _flag, broker="log.preallocate"),
     "remote.log.copy.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
     "remote.log.delete.on.disable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
     "remote.storage.enable": TopicSetting("false", ConfigType.BOOLEAN, _no_tiers),
-    "retention.bytes": _long(-1, -_LONG_MAX - 1),
+    "retention.bytes": _long(-1, -_LONG_MAX - 1, broker="log.retention.bytes"),
     "retention.ms": _long(-1, -1),
-    "segment.bytes": _int(1_073_741_824, 1_048_576),
-    "segment.index.bytes": _int(10_485_760, 4),
+    "segment.bytes": _int(1_073_741_824, 1_048_576, broker="log.segment.bytes"),
+    "segment.index.bytes": _int(10_485_760, 4, broker="log.index.size.max.bytes"),
     "segment.jitter.ms": _long(0),
     "segment.ms": _long(604_800_000, 1),
-    "unclean.leader.election.enable": TopicSetting("false", ConfigType.BOOLEAN, _flag),
+    "unclean.leader.election.enable": TopicSetting(
+        "false", ConfigType.BOOLEAN, _flag, broker="unclean.leader.election.enable"
+    ),
 }
 """By name, sorted (Kafka 4.3, Topic Configs).
 
@@ -180,30 +193,7 @@ so the default of `retention.ms` is not Kafka's.
 """
 
 BROKER_SETTINGS: Mapping[str, str] = {
-    "cleanup.policy": "log.cleanup.policy",
-    "compression.gzip.level": "compression.gzip.level",
-    "compression.lz4.level": "compression.lz4.level",
-    "compression.type": "compression.type",
-    "compression.zstd.level": "compression.zstd.level",
-    "delete.retention.ms": "log.cleaner.delete.retention.ms",
-    "file.delete.delay.ms": "log.segment.delete.delay.ms",
-    "flush.messages": "log.flush.interval.messages",
-    "index.interval.bytes": "log.index.interval.bytes",
-    "local.retention.bytes": "log.local.retention.bytes",
-    "local.retention.ms": "log.local.retention.ms",
-    "max.compaction.lag.ms": "log.cleaner.max.compaction.lag.ms",
-    "max.message.bytes": "message.max.bytes",
-    "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
-    "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
-    "message.timestamp.type": "log.message.timestamp.type",
-    "min.cleanable.dirty.ratio": "log.cleaner.min.cleanable.ratio",
-    "min.compaction.lag.ms": "log.cleaner.min.compaction.lag.ms",
-    "min.insync.replicas": "min.insync.replicas",
-    "preallocate": "log.preallocate",
-    "retention.bytes": "log.retention.bytes",
-    "segment.bytes": "log.segment.bytes",
-    "segment.index.bytes": "log.index.size.max.bytes",
-    "unclean.leader.election.enable": "unclean.leader.election.enable",
+    name: setting.broker for name, setting in TOPIC_SETTINGS.items() if setting.broker
 }
 """The broker's setting that a topic inherits, by the topic's setting; `TIME_SETTINGS` has the others."""
 

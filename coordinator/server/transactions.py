@@ -113,7 +113,7 @@ class TransactionCoordinators:
         *,
         api_version: int,
     ) -> None:
-        """Return true if a batch may begin a transaction in a partition; newer clients' partitions are added.
+        """Check that a batch may begin a transaction in a partition; newer clients' partitions are added.
 
         `producers` are those that the partition's log knows.
         :raises ProtocolError: if the producer has no such transaction, with a code that its version of
@@ -227,10 +227,7 @@ class TransactionCoordinators:
         return self.coordinator.next_deadline()
 
     def run_due(self) -> None:
-        """Abort transactions that have timed out, and forget unused ids. The clock may have been moved.
-
-        The clock may have been moved.
-        """
+        """Abort transactions that have timed out, and forget unused ids. The clock may have been moved."""
         assert self._host is not None
         self._host.run_due()
 

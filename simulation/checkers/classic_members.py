@@ -108,7 +108,7 @@ class ClassicSender:
             self.late_us = now_us + timeout_us * 5 // 4 + AFTER_FAILURE_US + self.patience_us
 
     def silent(self, now_us: int) -> Iterator[Finding]:
-        """Return true if it ought to have sent a heartbeat by now."""
+        """Report a heartbeat that it ought to have sent by now."""
         if now_us > self.late_us and self.state in _BEATING and HeartbeatRequest not in self.in_flight:
             late_ms = (now_us - self.late_us) // 1_000
             yield "heartbeats-go-on", f"{self.host} in {self.state}: its heartbeat is {late_ms} ms late"

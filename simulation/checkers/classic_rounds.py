@@ -482,7 +482,7 @@ class ClassicRounds(Checker):
         )
 
     def _look(self, host: str, now_ms: int) -> None:
-        """Return true if anything should have ended by now."""
+        """Report rounds and members that should have ended by now."""
         if host in self._paused:
             self._paused.remove(host)
             self._excused_ms = now_ms

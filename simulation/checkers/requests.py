@@ -169,7 +169,7 @@ class Sender:
         """True if its last join was refused because of the instance id that it may hold itself."""
 
     def gave_up(self) -> Iterator[Finding]:
-        """True if the member stopped for good."""
+        """Take in that the member stopped for good."""
         if self._refused_itself:
             yield (
                 "frees-own-instance",

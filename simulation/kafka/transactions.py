@@ -57,8 +57,7 @@ class TransactionJournal(RecordBatches[TransactionRecord]):
 
 
 class SimulatedTransactions(HostHooks):
-    """The coordinator of transactions, and the path of its markers to the group. `coordinator` is set while a
-    broker runs it.
+    """The coordinator of transactions, and the path of its markers to the group.
 
     `coordinator` is there while a broker runs it.
     """

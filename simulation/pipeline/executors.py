@@ -1,5 +1,4 @@
-"""The report of a cluster's executors about the machines that they run on. This module needs only Python and
-PySpark. This module needs nothing but Python and PySpark."""
+"""The report of a cluster's executors about their machines. It needs only Python and PySpark."""
 
 from __future__ import annotations
 

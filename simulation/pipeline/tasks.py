@@ -298,8 +298,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def tasks_of(
     cells: Sequence[CampaignCell], seeds: Sequence[int], finished: frozenset[str], always_traced: int
 ) -> Iterator[Task]:
-    """Yield the remaining tasks, seed by seed, so that all cells advance together. Traces of the first
-    `always_traced` seeds of a cell are kept.
+    """Yield the remaining tasks, seed by seed, so that all cells advance together.
 
     Traces of the first `always_traced` seeds of a cell are kept.
     """

@@ -72,75 +72,35 @@ STATES: dict[str, Fill] = {
 """The look of states, by their subject."""
 
 ABOUT: dict[str, str] = {
-    # members of groups, and the groups
-    "UNSUBSCRIBED": "idle",
-    "JOINING": "joining",
-    "UNJOINED": "joining",
-    "RECONCILING": "moving",
-    "PREPARING_REBALANCE": "joining",
-    "COMPLETING_REBALANCE": "moving",
-    "ACKNOWLEDGING": "acknowledging",
-    "STABLE": "good",
-    "FENCED": "bad",
-    "STALE": "stale",
-    "FATAL": "fatal",
-    "PREPARE_LEAVING": "leaving",
-    "LEAVING": "going",
-    "EMPTY": "idle",
-    "UNREVOKED_PARTITIONS": "leaving",
-    "UNRELEASED_PARTITIONS": "waiting",
-    "UNREVOKED_TASKS": "leaving",
-    "UNRELEASED_TASKS": "waiting",
-    "NOT_READY": "waiting",
-    "ASSIGNING": "joining",
-    # applications and their threads
-    "CREATED": "idle",
-    "STARTING": "joining",
-    "REBALANCING": "moving",
-    "PARTITIONS_REVOKED": "acknowledging",
-    "PARTITIONS_ASSIGNED": "moving",
-    "RUNNING": "good",
-    "DISCONNECTED": "stale",
-    "PENDING_SHUTDOWN": "leaving",
-    "NOT_RUNNING": "idle",
-    "PENDING_ERROR": "bad",
-    "ERROR": "fatal",
-    "DEAD": "fatal",
-    # single active consumers
-    "CONNECTING": "joining",
-    "SUBSCRIBING": "acknowledging",
-    "WAITING": "waiting",
-    "ACTIVATING": "moving",
-    "ACTIVE": "good",
-    "STEPPING_DOWN": "leaving",
-    "LOST": "bad",
-    "BACKING_OFF": "stale",
-    "CLOSED": "idle",
-    "FAILED": "fatal",
-    "CONNECTED_WAITING": "waiting",
-    "CONNECTED_ACTIVE": "good",
-    "CONNECTED_DEACTIVATING": "leaving",
-    "DISCONNECTED_WAITING": "idle",
-    "DISCONNECTED_ACTIVE": "stale",
-    "FORGOTTEN_WAITING": "going",
-    "FORGOTTEN_ACTIVE": "bad",
+    state: about
+    for about, states in {
+        "idle": "UNSUBSCRIBED EMPTY CREATED NOT_RUNNING CLOSED DISCONNECTED_WAITING",
+        "joining": "JOINING UNJOINED PREPARING_REBALANCE ASSIGNING STARTING CONNECTING",
+        "moving": "RECONCILING COMPLETING_REBALANCE REBALANCING PARTITIONS_ASSIGNED ACTIVATING",
+        "acknowledging": "ACKNOWLEDGING PARTITIONS_REVOKED SUBSCRIBING",
+        "good": "STABLE RUNNING ACTIVE CONNECTED_ACTIVE",
+        "bad": "FENCED PENDING_ERROR LOST FORGOTTEN_ACTIVE",
+        "stale": "STALE DISCONNECTED BACKING_OFF DISCONNECTED_ACTIVE",
+        "fatal": "FATAL ERROR DEAD FAILED",
+        "leaving": "PREPARE_LEAVING UNREVOKED_PARTITIONS UNREVOKED_TASKS PENDING_SHUTDOWN STEPPING_DOWN "
+        "CONNECTED_DEACTIVATING",
+        "going": "LEAVING FORGOTTEN_WAITING",
+        "waiting": "UNRELEASED_PARTITIONS UNRELEASED_TASKS NOT_READY WAITING CONNECTED_WAITING",
+    }.items()
+    for state in states.split()
 }
 """The subject of each state, by the state's words in capitals."""
 
 VARIANTS: dict[str, str] = {
-    "EMPTY": "dots",
-    "CREATED": "rising",
-    "NOT_RUNNING": "upright",
-    "CLOSED": "falling",
-    "UNJOINED": "plain",
-    "PREPARING_REBALANCE": "upright",
-    "ASSIGNING": "dots",
-    "STARTING": "falling",
-    "COMPLETING_REBALANCE": "upright",
-    "REBALANCING": "rising",
-    "PARTITIONS_ASSIGNED": "dots",
-    "PARTITIONS_REVOKED": "rising",
-    "DEAD": "plain",
+    state: pattern
+    for pattern, states in {
+        "dots": "EMPTY ASSIGNING PARTITIONS_ASSIGNED",
+        "rising": "CREATED REBALANCING PARTITIONS_REVOKED",
+        "upright": "NOT_RUNNING PREPARING_REBALANCE COMPLETING_REBALANCE",
+        "falling": "CLOSED STARTING",
+        "plain": "UNJOINED DEAD",
+    }.items()
+    for state in states.split()
 }
 """Patterns of states that have the same subject as another state on the same page."""
 
