@@ -47,7 +47,7 @@ from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.lab.clusters.compose import repository_services
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
-from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.conform.exercised import NAMES, WITHOUT_REQUEST
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.lab.explorer.explore import explore
 from fencepost.simulation.lab.hunt import hunt_all
@@ -208,11 +208,18 @@ def deviations() -> Iterator[str]:
 
 
 def conformance_rules() -> Iterator[str]:
-    """The table of rules that `fencepost conform` tests."""
-    yield "| rule | what it says |"
+    """The tables of names of what `fencepost conform` exercises: by their beginnings, and one by one."""
+    ends: dict[str, list[str]] = {}
+    for name in NAMES.keys() - WITHOUT_REQUEST.keys():
+        ends.setdefault(name.rsplit(".", max(1, name.count(".") - 1))[0], []).append(name)
+    yield "| names begin with | and end with |"
     yield "|---|---|"
-    for name, about in NAMES.items():
-        yield f"| {name} | {about} |"
+    for beginning, names in sorted(ends.items()):
+        yield f"| {beginning} | {', '.join(sorted(name.removeprefix(f'{beginning}.') for name in names))} |"
+    yield "\n| rule | what it says |"
+    yield "|---|---|"
+    for name, text in WITHOUT_REQUEST.items():
+        yield f"| {name} | {text} |"
 
 
 def analyses() -> Iterator[str]:

@@ -119,7 +119,7 @@ def _schedules(file: Path) -> list[Schedule]:
 
 
 def _print(report: Report) -> None:
-    from fencepost.simulation.lab.conform.rules import NAMES
+    from fencepost.simulation.lab.conform.exercised import NAMES
 
     out = Terminal()
     rows = [(one.rule, one.verdict, f"{one.requests:,}", NAMES.get(one.rule, "")) for one in report.rules]

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, Final, TypeAlias
 from unittest import mock
 
@@ -17,7 +16,6 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
-from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.protocol.outcome import (
     CreateInternalTopics,
@@ -29,7 +27,7 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.simulation.lab.conform import schedule
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
-from fencepost.simulation.lab.conform.rules import NAMES, exercised
+from fencepost.simulation.lab.conform.exercised import NAMES, SETS, exercised
 from fencepost.simulation.machines import TABLES
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
@@ -60,8 +58,19 @@ _WITHOUT_REQUEST: Final[Mapping[type, str]] = {
 }
 _OF_OTHERS: Final = "kafka-4", "kip848-draft"
 """Parts of the names of machines that are others' drafts: no code here runs by them."""
-_ONLY_BY_COMPARISON: Final = "assignor."
-"""Prefix of the names of rules that compare two coordinators."""
+_SUCCESSORS: Final[Mapping[str, tuple[str, ...]]] = {
+    "consumer": ("none", "streams"),
+    "streams": ("none", "classic", "consumer"),
+}
+"""Kinds that a group of the id may have after one that ended; migration ends none."""
+_ONLY_BY_COMPARISON: Final = (
+    "assignor.",
+    "classic.waits",
+    "group.configuration",
+    "streams.target.",
+    f"{SETS}.",
+)
+"""Beginnings of the names of what only a comparison of two coordinators exercises."""
 
 
 class LibraryCoverage(msgspec.Struct, frozen=True):
@@ -124,14 +133,13 @@ class _ExercisedRules:
         step = _STEPS.get(type(event))
         if step is None or outcome.reply is None:
             return
-        reply = _reply_on_the_wire(outcome.reply)
         exchange = ConformExchange(
             step=step,
-            request=_request_on_the_wire(event),
+            request=event,
             version=getattr(event, "api_version", 1),
             group_id=own or "",
-            answer=reply,
-            ours=reply,
+            answer=outcome.reply,
+            ours=outcome.reply,
             before=before,
             after=self._before.get(own or "", before),
             records=outcome.records,
@@ -142,12 +150,8 @@ class _ExercisedRules:
 
     def _ended(self, before: ConformGroupView | None, now: ConformGroupView) -> None:
         """Note that a group that no longer exists moved to Dead, which no table is asked about."""
-        if before is None or not before.exists:
-            return
-        if before.streams is None and (not now.exists or now.streams is not None):
-            self._note_move(("consumer-group", str(before.state), "", "Dead"))
-        elif before.streams is not None and now.streams is None:
-            self._note_move(("streams-group", before.streams.state, "", "Dead"))
+        if before is not None and now.kind in _SUCCESSORS.get(before.kind, ()):
+            self._note_move((f"{before.kind}-group", before.state, "", "Dead"))
 
 
 @contextmanager
@@ -185,31 +189,6 @@ def _noted(note: Callable[[Move], None], rules: _ExercisedRules) -> Iterator[Non
         mock.patch.object(StateTable, "allows", allows),
     ):
         yield
-
-
-def _request_on_the_wire(request: Any) -> Any:
-    """Return a request in the form in which rules read it: OffsetFetch has groups."""
-    if not isinstance(request, offsets.OffsetFetchRequest):
-        return request
-    group = SimpleNamespace(member_id=request.member_id, topics=request.partitions)
-    return SimpleNamespace(
-        groups=(group,), member_id=request.member_id or "", member_epoch=request.member_epoch
-    )
-
-
-def _reply_on_the_wire(reply: Any) -> Any:
-    """Return a reply in the form in which rules read it: offsets and errors are by topic."""
-    if isinstance(reply, consumer.DeleteGroupsResponse):
-        return SimpleNamespace(groups=(reply,))
-    if isinstance(reply, offsets.OffsetFetchResponse):
-        found = [SimpleNamespace(offset=offset) for offset in reply.offsets.values()]
-        topics = (SimpleNamespace(partitions=found),)
-        return SimpleNamespace(groups=(SimpleNamespace(error_code=reply.error_code, topics=topics),))
-    if isinstance(reply, offsets.OffsetCommitResponse | offsets.OffsetDeleteResponse):
-        errors = [SimpleNamespace(error_code=code) for code in reply.errors.values()]
-        code = getattr(reply, "error_code", ErrorCode.NONE)
-        return SimpleNamespace(error_code=code, topics=(SimpleNamespace(partitions=errors),))
-    return reply
 
 
 def library_coverage(seeds: int = SEEDS, scenarios: Sequence[str] = ()) -> LibraryCoverage:

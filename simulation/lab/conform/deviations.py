@@ -78,7 +78,7 @@ def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
     if x.config.release_version is ReleaseVersion.V4_3:
         return False
     for view in (x.before, x.after):
-        votes = Counter(each.server_assignor for each in view.members.values() if each.server_assignor)
+        votes = Counter(each.server_assignor for each in view.consumers.values() if each.server_assignor)
         first, *others = [count for _, count in votes.most_common(2)] or [0]
         if first in others:
             return True
@@ -91,10 +91,10 @@ def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
     """Return true if a member of a streams group is to have a task in another role than it has it in now."""
-    if x.config.release_version is ReleaseVersion.V4_3 or x.before.streams is None or x.after.streams is None:
+    if x.config.release_version is ReleaseVersion.V4_3 or {x.before.kind, x.after.kind} != {"streams"}:
         return False
-    old = x.before.streams.members.get(getattr(x.request, "member_id", ""))
-    new = None if old is None else x.after.streams.targets.get(old.member_id)
+    old = x.before.members.get(getattr(x.request, "member_id", ""))
+    new = None if old is None else x.after.targets.get(old.member_id)
     if old is None or new is None:
         return False
     had = (old.assigned.active, old.assigned.standby)
@@ -144,7 +144,7 @@ def _malformed_subscription(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 
 def _upgrades(x: ConformExchange) -> bool:
-    return isinstance(x.step, Beat) and x.before.classic is not None
+    return isinstance(x.step, Beat) and x.before.kind == "classic"
 
 
 def _upgrade_without_protocol(x: ConformExchange, fields: Sequence[str]) -> bool:

@@ -32,9 +32,9 @@ from fencepost.simulation.lab.conform.deviations import (
 )
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView, History
+from fencepost.simulation.lab.conform.exercised import exercised
 from fencepost.simulation.lab.conform.own import Own, OwnWaiting
 from fencepost.simulation.lab.conform.resolve import ADMIN, ResolveContext, WireRequest
-from fencepost.simulation.lab.conform.rules import exercised
 from fencepost.simulation.lab.conform.schedule import (
     AwaitStep,
     Configure,
@@ -301,9 +301,9 @@ class Lockstep:
             own.coordinator.wanted, own.coordinator.offered = False, None
             own.coordinator.alone = False
         after = ConformGroupView.of(own.coordinator, call.group_id)
-        was_consumer_group = self._was_consumer_group or bool(before.members)
-        self._leader_is_free |= was_consumer_group and after.classic is not None
-        self._was_consumer_group = bool(after.members)
+        was_consumer_group = self._was_consumer_group or bool(before.consumers)
+        self._leader_is_free |= was_consumer_group and after.kind == "classic"
+        self._was_consumer_group = bool(after.consumers)
         return ConformExchange(
             step=step,
             request=call.message,

@@ -94,6 +94,8 @@ class _Following(GroupCoordinator):
             self.wanted = True
             raise TargetWanted
         self.checked += TARGET_RULES.get(name, ())
+        if not spec.homogeneous and name in TARGET_RULES:
+            self.checked.append(f"assignor.{name}.mixed")
         self.broken += broken_rules(name, spec, assignor(spec), self.offered)
         return {member: self.offered.get(member, {}) for member in spec.subscriptions}
 

@@ -19,11 +19,11 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.brokers.connection import to_the_end
 from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.exercised import NAMES
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
 from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifference, LockstepResult
-from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
 
 SHRUNK = 5
@@ -228,7 +228,7 @@ class Suite:
 
     def _report(self) -> Report:
         broken = {difference.rule for difference in self._differences}
-        names = {**NAMES, **dict.fromkeys(sorted(broken - NAMES.keys()), "")}
+        names = {**NAMES, **dict.fromkeys(sorted((broken | self._exercised.keys()) - NAMES.keys()), "")}
         return Report(
             requests=self._requests,
             schedules=self._schedules,

@@ -12,17 +12,21 @@ import pytest
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import classic, cluster, consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.lab.conform.broker import Judge, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
+from fencepost.simulation.lab.conform.exercised import NAMES, exercised
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
-from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     ClassicBeat,
@@ -45,6 +49,7 @@ from fencepost.simulation.lab.conform.scripts import scripted
 from fencepost.simulation.lab.conform.suite import shrink
 from fencepost.simulation.lab.conform.targets import broken_rules
 
+UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 DOCS = Path(__file__).parents[3] / "docs"
 
 
@@ -351,8 +356,41 @@ class TestShrinking:
 class TestRules:
     def test_names_are_grouped_by_what_they_are_about(self) -> None:
         assert len(NAMES) > 100
-        assert all(re.fullmatch(r"[a-z_]+(\.[a-z0-9_]+)+", name) for name in NAMES)
+        assert all(re.fullmatch(r"[a-z_]+(\.[\w+-]+)+", name) for name in NAMES)
         assert all(NAMES.values())
+
+    def test_a_request_has_the_names_of_its_surface(self) -> None:
+        member = ConsumerGroupMember(
+            member_id="A", member_epoch=5, previous_member_epoch=4, assigned={"X": (0,)}
+        )
+        behind = msgspec.structs.replace(member, member_epoch=4, state=UNREVOKED)
+        request = consumer.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="A", member_epoch=4, topic_partitions={}
+        )
+        reply = consumer.ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=5, assignment={"X": (0,)})
+        exchange = ConformExchange(
+            step=Beat(member="A", rack="r"),
+            request=request,
+            version=1,
+            group_id="g",
+            answer=reply,
+            ours=reply,
+            before=ConformGroupView(kind="consumer", state="Reconciling", members={"A": behind}),
+            after=ConformGroupView(kind="consumer", state="Stable", members={"A": member}),
+            records=(Record(ConsumerGroupMetadataKey("g"), None),),
+            config=GroupCoordinatorConfig(),
+        )
+        assert exercised(exchange) == [
+            "group.consumer.Reconciling.Stable",
+            "beat.consumer.NONE",
+            "beat.epoch.current.accepted",
+            "beat.owned.less.accepted",
+            "beat.member.UNREVOKED.STABLE+",
+            "beat.reply.assignment",
+            "deletes.ConsumerGroupMetadata",
+            "sets.beat.rack",
+        ]
+        assert {*exercised(exchange)} <= NAMES.keys()
 
     def test_deviations_are_in_the_docs(self) -> None:
         text = (DOCS / "deviations.md").read_text(encoding="utf-8")

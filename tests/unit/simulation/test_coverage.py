@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.conform.exercised import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.machines import TABLES
 
@@ -17,11 +17,11 @@ def test_arrows_and_rules_that_a_scenario_reaches_are_not_missing():
     missing = {name: arrows for name, arrows, _ in coverage.arrows()}
     assert ("Empty", "group deleted", "Dead") not in missing["consumer-group"]
     assert len(missing["transaction"]) == 19
-    assert "describe.stable" not in coverage.missing_rules()
-    assert "check.group_id_blank" in coverage.missing_rules()
+    assert "describe.state.Stable" not in coverage.missing_rules()
+    assert "beat.invalid.GroupId" in coverage.missing_rules()
     text = "\n".join(coverage_lines(coverage))
     assert "| `transaction` | 19 | 0 |" in text
-    assert "| check.group_id_blank | a group id is not blank |" in text
+    assert "| beat.invalid.GroupId | ConsumerGroupHeartbeat is refused for its GroupId |" in text
 
 
 def test_the_page_names_arrows_and_rules_that_there_are():
@@ -30,6 +30,6 @@ def test_the_page_names_arrows_and_rules_that_there_are():
     named = set(re.findall(r"^\| `([\w-]+)` \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE))
     assert named
     assert named <= arrows
-    rules = set(re.findall(r"^\| ([a-z_.]+\.[a-z_.]+) \|", text, re.MULTILINE))
+    rules = set(re.findall(r"^\| ([a-z_]+\.[\w.+-]+) \|", text, re.MULTILINE))
     assert rules
     assert rules <= set(NAMES)
