@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, F
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.brokers.connection import BrokerConnection
-from fencepost.simulation.lab.conform import own, scripts, scripts_classic, scripts_streams
+from fencepost.simulation.lab.conform import own, scripts
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
@@ -26,10 +26,9 @@ from fencepost.simulation.lab.conform.schedule import (
     Beat,
     Configure,
     CreateTopicStep,
-    Describe,
     Schedule,
-    Wait,
 )
+from fencepost.simulation.lab.conform.steps import steps
 from fencepost.simulation.lab.conform.suite import Report, Suite
 
 pytestmark = pytest.mark.real
@@ -76,8 +75,8 @@ async def compare(broker: Broker, *schedules: Schedule, seed: int = 1, requests:
         await judge.close()
 
 
-def schedule(*steps: Any, **fields: Any) -> Schedule:
-    return Schedule(**{"name": "s", "topics": TOPICS, **fields}, steps=steps)
+def schedule(*taken: Any, **fields: Any) -> Schedule:
+    return Schedule(**{"name": "s", "topics": TOPICS, **fields}, steps=taken)
 
 
 def verdicts(report: Report) -> dict[str, str]:
@@ -149,10 +148,10 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
         scripts.SCRIPTS["static members come and go"],
         scripts.SCRIPTS["expressions"],
         scripts.SCRIPTS["administrators remove members"],
-        scripts.full(5),
+        steps(scripts.full(5)),
     ]
     topics = {"x": 4, "y": 3, "z": 1, "w": 6}
-    report = await compare(broker, *(schedule(*steps, topics=topics) for steps in bodies))
+    report = await compare(broker, *(schedule(*body, topics=topics) for body in bodies))
     assert report.differences == []
     passed = {rule for rule, verdict in verdicts(report).items() if verdict == "pass"}
     codes = {
@@ -181,7 +180,7 @@ async def test_timers_of_the_two_sides_may_end_at_different_times(
 ) -> None:
     right = Lockstep._now_ms
     monkeypatch.setattr(Lockstep, "_now_ms", lambda self: EPOCH_MS + (right(self) - EPOCH_MS) // 2)
-    script = schedule(*scripts_classic.TIMED["classic: time to sync is over"])
+    script = schedule(*scripts.SCRIPTS["classic: time to sync is over"])
     report = await compare(broker, script)
     assert report.differences == []
     assert report.unclear == 0
@@ -198,7 +197,7 @@ async def test_a_request_that_waits_at_one_side_alone_is_a_difference(
     monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:
     monkeypatch.setattr(own.OwnWaiting, "answer", None)
-    report = await compare(broker, schedule(*scripts_classic.enter("A"), Describe()))
+    report = await compare(broker, schedule(*steps("A,A classic_join; describe")))
     (difference,) = report.differences
     assert difference.rule == "classic.waits"
     assert difference.fields[0].endswith("fencepost null")
@@ -216,16 +215,15 @@ async def test_another_assignment_of_the_classic_protocol_is_found(
         return reply
 
     monkeypatch.setattr(own.Own, "process", stingy)
-    gives = {"A": {"x": (0, 1)}}
-    steps = [*scripts_classic.enter("A"), *scripts_classic.sync("A", gives=gives), Describe()]
-    report = await compare(broker, schedule(*steps))
+    script = steps("A,A classic_join; A classic_sync gives=A:x:0+1; describe")
+    report = await compare(broker, schedule(*script))
     (difference,) = report.differences
     assert difference.rule == "group.classic.CompletingRebalance.Stable"
-    assert difference.schedule.steps[difference.step] == steps[-2]
+    assert difference.schedule.steps[difference.step] == script[-2]
 
 
 async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> None:
-    report = await compare(broker, schedule(*scripts_streams.full(5)))
+    report = await compare(broker, schedule(*steps(scripts.full_streams(5))))
     assert report.differences == []
     assert verdicts(report)["streams_beat.streams.GROUP_MAX_SIZE_REACHED"] == "pass"
 
@@ -246,8 +244,8 @@ async def test_nothing_is_sent_that_the_broker_does_not_list(
     monkeypatch.setattr(
         Judge, "speaks", lambda judge, key, version: key not in UNLISTED and speaks(judge, key, version)
     )
-    steps = next(iter(scripts_streams.SCRIPTS.values()))
-    report = await compare(broker, schedule(*steps, topics={"x": 4, "y": 3, "z": 1, "w": 6}))
+    script = scripts.SCRIPTS["streams: the life of a group"]
+    report = await compare(broker, schedule(*script, topics={"x": 4, "y": 3, "z": 1, "w": 6}))
     assert not report.differences
     assert asked
     assert not UNLISTED & set(asked)
@@ -266,8 +264,8 @@ async def test_a_session_ends_on_both_sides() -> None:
         judge = await Judge.connect(broker.bootstrap_servers)
         judge.config = config
         try:
-            steps = (scripts.join("A", "x"), Wait(ms=450), Beat(member="A"), Describe())
-            report = await Suite(judge, "run").run([schedule(*steps)], seed=0, requests=0)
+            script = steps("A joins x; wait 450; A beat; describe")
+            report = await Suite(judge, "run").run([schedule(*script)], seed=0, requests=0)
         finally:
             await judge.close()
     assert report.differences == []
@@ -282,14 +280,14 @@ async def test_a_wrong_code_is_found_and_made_small(monkeypatch: pytest.MonkeyPa
         return Outcome(records=outcome.records, reply=reply, effects=outcome.effects)
 
     falsify(monkeypatch, broker, lenient)
-    noise = [Describe(), Beat(member="B"), *scripts.confirm("A")]
-    ahead = Beat(member="A", epoch="ahead")  # type: ignore[arg-type]
-    report = await compare(broker, schedule(*noise, scripts.join("A", "x"), *noise, ahead, *noise))
+    noise = steps("describe; B beat; A beat assigned")
+    joins, ahead = steps("A joins x; A beat ahead")
+    report = await compare(broker, schedule(*noise, joins, *noise, ahead, *noise))
     (difference,) = report.differences
     assert difference.rule == "beat.consumer.FENCED_MEMBER_EPOCH"
     assert verdicts(report)["beat.consumer.FENCED_MEMBER_EPOCH"] == "differ"
     assert difference.fields == ('error_code: Kafka "UNKNOWN_MEMBER_ID", fencepost "FENCED_MEMBER_EPOCH"',)
-    assert difference.schedule.steps == (scripts.join("A", "x"), ahead)
+    assert difference.schedule.steps == (joins, ahead)
     assert difference.step == 1
 
 
@@ -306,7 +304,7 @@ async def test_what_does_not_show_again_each_time_is_unclear(
         return Outcome(records=outcome.records, reply=reply, effects=outcome.effects)
 
     falsify(monkeypatch, broker, once)
-    report = await compare(broker, schedule(scripts.join("A", "x")))
+    report = await compare(broker, schedule(*steps("A joins x")))
     assert (report.differences, report.unclear) == ([], 1)
 
 
@@ -317,8 +315,7 @@ async def test_another_target_is_found_where_it_is_computed(
     monkeypatch.setattr(
         broker.coordinator.consumer, "assignors", {**everything, "range": everything["uniform"]}
     )
-    two = (scripts.join("A", "x", "y"), scripts.join("B", "x", "y"), Describe())
-    report = await compare(broker, schedule(*two))
+    report = await compare(broker, schedule(*steps("A,B joins x,y; describe")))
     (difference,) = report.differences
     assert difference.rule == "assignor.range.equal"
     assert difference.step == 1
@@ -334,9 +331,7 @@ async def test_a_known_deviation_is_counted_and_is_no_difference(
         return outcome
 
     falsify(monkeypatch, broker, keeps_old_instance_ids)
-    joins = [scripts.join("A", "x", instance=instance) for instance in ("i1", "i2")]
-    taken = scripts.join("B", "x", instance="i1")
-    report = await compare(broker, schedule(*joins, taken))
+    report = await compare(broker, schedule(*steps("A@i1,A@i2,B@i1 joins x")))
     assert report.differences == []
     assert [(one.name, one.times) for one in report.deviations] == [("abandoned-instance-id", 1)]
 
@@ -346,7 +341,7 @@ async def test_a_defect_of_ours_is_a_difference(monkeypatch: pytest.MonkeyPatch,
         raise RuntimeError("no")
 
     monkeypatch.setattr(own.Own, "ask", broken)
-    report = await compare(broker, schedule(scripts.join("A", "x")))
+    report = await compare(broker, schedule(*steps("A joins x")))
     (difference,) = report.differences
     assert (difference.rule, difference.fields) == ("crash", ("fencepost raised RuntimeError: no",))
 

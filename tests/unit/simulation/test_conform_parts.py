@@ -46,6 +46,7 @@ from fencepost.simulation.lab.conform.schedule import (
     schedules_of,
 )
 from fencepost.simulation.lab.conform.scripts import scripted
+from fencepost.simulation.lab.conform.steps import scripts_of, steps
 from fencepost.simulation.lab.conform.suite import shrink
 from fencepost.simulation.lab.conform.targets import broken_rules
 
@@ -99,6 +100,34 @@ class TestSchedules:
         small = GroupCoordinatorConfig(group_consumer_max_size=4)
         (full,) = (schedule for schedule in scripted(small) if schedule.name == "a full group")
         assert sum(isinstance(s, Beat) and s.epoch == 0 for s in full.steps) > 4
+
+
+class TestScripts:
+    def test_words_are_steps(self) -> None:
+        text = "A@i1,B joins x,y lost; A beat partial ahead regex=[xy]; C classic_sync 7 gives=C:x:0+1"
+        join, other, beat, sync = steps(text)
+        assert (join, other) == tuple(
+            Beat(
+                member=member,
+                instance=instance,
+                epoch=0,
+                owned=Owned.EMPTY,
+                names=("x", "y"),
+                rebalance_timeout_ms=60_000,
+                assignor="range",
+                lost=True,
+            )
+            for member, instance in (("A", "i1"), ("B", None))
+        )
+        assert beat == Beat(member="A", owned=Owned.PARTIAL, epoch=Epoch.AHEAD, regex="[xy]")
+        assert sync == ClassicSyncStep(member="C", generation=7, gives={"C": {"x": (0, 1)}})
+        assert steps("remove members=A,B@i1,@i2") == [
+            Remove(members=(Removed(member="A"), Removed(member="B", instance="i1"), Removed(instance="i2")))
+        ]
+
+    def test_a_script_may_begin_with_another(self) -> None:
+        found = scripts_of("# *one\nwait 1\n# two\n*one; commit topics=x:0/y:1+2\n")
+        assert found["two"] == [Wait(ms=1), CommitStep(topics={"x": (0,), "y": (1, 2)})]
 
 
 class TestSymbols:
