@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
     from fencepost.simulation.lab.chaos.result import ChaosResult
     from fencepost.simulation.scenarios.streams import StreamsScenario
+    from fencepost.simulation.trace.outputs import TraceOutputs
 
 
 def chaos(
@@ -64,6 +66,16 @@ def chaos(
     ] = "60s",
     settings: Settings = (),
     outputs: RunOutputs = RunOutputs(),
+    keep: Annotated[
+        Path | None, Parameter(help="Write all that the checkers got to this file, for --judge.")
+    ] = None,
+    judge: Annotated[
+        Path | None,
+        Parameter(
+            help="Judge a run again that --keep wrote, with the checkers of this version. Starts nothing: "
+            "only --trace, --report and --json count."
+        ),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Run a scenario on real brokers with real records, and with the plan, checkers and trace of `simulate`.
@@ -72,13 +84,21 @@ def chaos(
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
     from fencepost.simulation.lab.chaos.playable import playable
-    from fencepost.simulation.lab.chaos.run import run_real
+    from fencepost.simulation.lab.chaos.run import run_again, run_real
 
+    files = {"--trace": outputs.trace, "--report": outputs.report}
+    if judge is not None:
+        writable_files(files, read=judge)
+        with outputs.open(f"{judge.stem}-again") as rows:
+            rows.begin_now()
+            run, result = run_again(judge, trace=rows.writer)
+        command = shlex.join(["fencepost", "chaos", "--judge", str(judge)])
+        return _show(result, run.scenario, rows, command, outputs, json=json)
     check_own(cluster, own, settings)
     numbers = dataclasses.asdict(size)
     loaded = playable(load_any(scenario, overrides=settings, option="--set", **numbers), client)
     length_us = played_us(duration)
-    writable_files({"--trace": outputs.trace, "--report": outputs.report}, read=scenario)
+    writable_files({**files, "--keep": keep}, read=scenario)
     quiet_logs()
     given: dict[str, object] = {
         "cluster": cluster,
@@ -104,15 +124,29 @@ def chaos(
                         duration_us=length_us,
                         trace=rows.writer,
                         progress=told,
+                        keep_in=keep,
                     )
 
         result = asyncio.run(played())
+    return _show(result, loaded, rows, command, outputs, json=json)
+
+
+def _show(
+    result: ChaosResult,
+    scenario: Scenario | StreamsScenario,
+    rows: TraceOutputs,
+    command: str,
+    outputs: RunOutputs,
+    *,
+    json: bool,
+) -> int:
+    """Show a result on a page, in JSON or to people. Return the exit code."""
     if outputs.report is not None:
         from fencepost.simulation.report.render import render_run_report
 
-        facts = _on_page(result, loaded)
+        facts = _on_page(result, scenario)
         render_run_report(result, rows.rows, outputs.report, command=command, facts=facts)
-    print_result(result, _print, loaded, [f"Again:  {command}", *outputs.lines], json=json)
+    print_result(result, _print, scenario, [f"Again:  {command}", *outputs.lines], json=json)
     return 1 if result.violations or result.records_lost else 0
 
 

@@ -11,14 +11,27 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.lab.chaos import messages as m
 
 
-class MemberEvent(msgspec.Struct, frozen=True):
+class _Happening(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    pass
+
+
+class MemberEvent(_Happening, frozen=True):
     """A hook that observers are called with unchanged, plus the time."""
 
     hook: str
     arguments: tuple[Any, ...]
 
 
-class TopicImageChanged(msgspec.Struct, frozen=True):
+class MessageLost(_Happening, frozen=True):
+    """The proxy lost a request or a response of a member; `request` is the name of the request's type."""
+
+    host: str
+    broker: str
+    direction: str
+    request: str
+
+
+class TopicImageChanged(_Happening, frozen=True):
     """A topic changed; `image` has all topics from now on."""
 
     image: TopicsImage
@@ -27,20 +40,20 @@ class TopicImageChanged(msgspec.Struct, frozen=True):
     partitions: int
 
 
-class HostNoted(msgspec.Struct, frozen=True):
+class HostNoted(_Happening, frozen=True):
     """Something happened to a member's host: crash, freeze or thaw."""
 
     what: str
 
 
-class HeartbeatSeen(msgspec.Struct, frozen=True):
+class HeartbeatSeen(_Happening, frozen=True):
     """The response to a heartbeat of a member that does not report heartbeats, seen on the way back."""
 
     request: consumer.ConsumerGroupHeartbeatRequest
     response: consumer.ConsumerGroupHeartbeatResponse
 
 
-class StreamsMemberHeard(msgspec.Struct, frozen=True):
+class StreamsMemberHeard(_Happening, frozen=True):
     """A response to a member of a Streams application: its epoch, or generation; 0 if it has none."""
 
     epoch: int
@@ -48,24 +61,24 @@ class StreamsMemberHeard(msgspec.Struct, frozen=True):
 
 
 Happening: TypeAlias = (
-    m.Event | MemberEvent | TopicImageChanged | HostNoted | HeartbeatSeen | StreamsMemberHeard
+    m.Event | MemberEvent | MessageLost | TopicImageChanged | HostNoted | HeartbeatSeen | StreamsMemberHeard
 )
 
 
 class RunEvents:
     """The events of a run, each with its time and the host that it happened on, if it did on one."""
 
-    def __init__(self) -> None:
-        self._all: list[tuple[int, str, Happening]] = []
+    def __init__(self, kept: list[tuple[int, str, Happening]] | None = None) -> None:
+        self.all = kept or []
 
     def add(self, t_us: int, host: str, happening: Happening) -> None:
         """Add an event."""
-        self._all.append((t_us, host, happening))
+        self.all.append((t_us, host, happening))
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self.all)
 
     def in_order(self) -> list[tuple[int, str, Happening]]:
         """Return all events by time; those of one time in the order of receipt, which keeps each process's
         order."""
-        return sorted(self._all, key=lambda each: each[0])
+        return sorted(self.all, key=lambda each: each[0])

@@ -152,7 +152,7 @@ class ObservedCoordinator(PlayedCoordinator):
         end, leader = await self._journal.end(), -1
         while self._journal.position < end:
             for batch in (await self._journal.read()).batches:
-                self._leader_epoch, leader = batch.leader_epoch, batch.leader
+                self.leader_epoch, leader = batch.leader_epoch, batch.leader
                 self.coordinator.replay(_ours(batch.records), 0)
         self.coordinator.handle(TopicsChanged(image=self._topics.image), 0)
         group = self.coordinator.groups.get(self.group_id)
@@ -163,7 +163,7 @@ class ObservedCoordinator(PlayedCoordinator):
                     timestamp_ms=0,
                     offset=end,
                     leader=leader,
-                    leader_epoch=self._leader_epoch,
+                    leader_epoch=self.leader_epoch,
                     records=_facts(self.coordinator, self.group_id),
                     image=self.coordinator.image,
                     unsettled=frozenset(self.coordinator.image.by_id),

@@ -62,14 +62,20 @@ class PlayedCoordinator:
     """
 
     def __init__(
-        self, group_id: str, *, config: GroupCoordinatorConfig | None = None, hooks: Hooks | None = None
+        self,
+        group_id: str,
+        *,
+        config: GroupCoordinatorConfig | None = None,
+        hooks: Hooks | None = None,
+        leader_epoch: int = -1,
     ) -> None:
         self.group_id = group_id
         self.coordinator = GroupCoordinator(GroupCoordinatorConfig() if config is None else config)
         self.hooks: Hooks = hook_lists(()) if hooks is None else hooks
         self._left: set[MemberId] = set()
         self._revoking_since: dict[MemberId, int] = {}
-        self._leader_epoch = -1
+        self.leader_epoch = leader_epoch
+        """The leader epoch of what was played last, or loaded; -1 if nothing was."""
 
     def left(self, member_id: MemberId) -> None:
         """Note that this member sent its leave: its removal is not a timeout."""
@@ -82,10 +88,10 @@ class PlayedCoordinator:
             found = RecordsObserved(group_id=self.group_id, cause="load", unsettled=arrival.unsettled)
             self._tell("on_coordinator_step", host, found, Outcome(records=arrival.records), now_us)
             return
-        if arrival.leader_epoch != self._leader_epoch:
-            if self._leader_epoch >= 0:
+        if arrival.leader_epoch != self.leader_epoch:
+            if self.leader_epoch >= 0:
                 self._tell("on_coordinator_state", host, "active", now_us)
-            self._leader_epoch = arrival.leader_epoch
+            self.leader_epoch = arrival.leader_epoch
         if arrival.image is not coordinator.image:
             coordinator.handle(TopicsChanged(image=arrival.image), now_us // 1_000)
         cause, removed = self._cause(arrival.records), self._removals(arrival.records, now_us)

@@ -31,13 +31,13 @@ from fencepost.simulation.lab.chaos.events import (
     HeartbeatSeen,
     HostNoted,
     MemberEvent,
+    MessageLost,
     RunEvents,
     StreamsMemberHeard,
     TopicImageChanged,
 )
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, mark_before_sync, marks_of_commit
-from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
-from fencepost.simulation.lab.chaos.played import Arrival
+from fencepost.simulation.lab.chaos.played import Arrival, PlayedCoordinator
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import SLACK_US
 
@@ -135,10 +135,10 @@ class ReplayedWorld(ObservedWorld):
         self,
         scenario: Scenario,
         config: GroupCoordinatorConfig,
-        observed: ObservedCoordinator | None,
+        observed: PlayedCoordinator | None,
         arrivals: Iterable[Arrival] = (),
         *,
-        client: m.ClientName,
+        client: str,
         members: Iterable[tuple[str, str | None]],
         brokers: Iterable[str],
         observers: Iterable[Observer],
@@ -259,6 +259,9 @@ class ReplayedWorld(ObservedWorld):
             case MemberEvent(hook, arguments):
                 self.faults_over = self.faults_over or hook == "on_faults_end"
                 self.tell(hook, *arguments)
+            case MessageLost(lost_host, broker, direction, request):
+                # Observers read no more of a lost request than its type's name.
+                self.tell("on_loss", lost_host, broker, direction, type(request, (), {})())
             case TopicImageChanged(image, topic, what, partitions):
                 self.topics = image
                 self.tell("on_topic", topic, what, partitions)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.regular_expressions import matching
@@ -15,6 +18,7 @@ from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
+from fencepost.simulation.lab.chaos.kept import AnyRun, judge, keep, kept, outcome_of
 from fencepost.simulation.lab.chaos.playable import playable
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.stage import RealStage
@@ -24,11 +28,10 @@ from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.trace.rows import TraceRows, TraceSink
+from fencepost.simulation.trace.rows import TraceSink
 
-WORLD: Final = "real"
 _EXAMINE_S: Final = 20.0
-_STAGES: Final[Mapping[str, type[Staging[Any, Any]]]] = {
+_STAGES: Final[Mapping[str, type[Staging[Any]]]] = {
     "consumer": RealStage,
     "streams": RealApplicationStage,
 }
@@ -46,14 +49,15 @@ async def run_real(
     trace: TraceSink | None = None,
     progress: Progress | None = None,
     flaw: str = "",
+    keep_in: Path | None = None,
 ) -> ChaosResult:
     """Play the scenario within that time. The cluster is one of ours that is up, or HOST:PORT of another one.
 
     A cluster of ours may be disturbed. On another one, only the run's own topics and group are touched. The
     caller closes the trace. Nothing is left when this ends, except topics on a cluster of ours if it fails.
 
-    `observers` get what the checkers get. The clients of a Streams application are fencepost's, and are
-    judged by their own checkers.
+    `keep_in` is a file for `run_again`. `observers` get what the checkers get. The clients of a Streams
+    application are fencepost's, and are judged by their own checkers.
 
     :raises FencepostError: if the time is too short for the scenario, or it can't be played with the client
         (`playable`).
@@ -70,7 +74,6 @@ async def run_real(
     )
     if own is None:
         await examine(servers, _EXAMINE_S)
-    recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=trace)
     async with AsyncExitStack() as stack:
         admin = Admin(servers)
         stack.push_async_callback(admin.close)
@@ -82,9 +85,9 @@ async def run_real(
         )
         async with stage:
             await stage.play(progress)
-        replayed = stage.retell(observers, recorder)
-    counts = stage.counts(replayed)
-    return ChaosResult(
+    run = stage.kept()
+    judged = judge(run, observers, trace)
+    result = ChaosResult(
         scenario=scenario.name,
         seed=seed,
         members=scenario.group.members,
@@ -92,11 +95,7 @@ async def run_real(
         virtual_seconds=stage.ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - began,
         events=len(stage.happenings),
-        heartbeats=counts.heartbeats,
-        rebalances=counts.rebalances,
-        converged=replayed.settled,
-        violations=replayed.violations,
-        digest=recorder.digest(),
+        **outcome_of(judged),
         records_sent=len(stage.ledger.acknowledged),
         records_lost=len(stage.missing),
         records_duplicated=stage.ledger.duplicated,
@@ -105,8 +104,21 @@ async def run_real(
         nodes=len(stage.brokers.brokers),
         speed=1 / stage.factor,
         skipped=stage.skipped,
-        figures=dict(counts.figures),
     )
+    if keep_in is not None:
+        keep(run, result, keep_in)
+    return result
+
+
+def run_again(
+    path: Path, *, observers: Iterable[Observer] = (), trace: TraceSink | None = None
+) -> tuple[AnyRun, ChaosResult]:
+    """Judge a run that was kept in a file. Return it, and its result as the judge finds it now.
+
+    :raises FencepostError: if it is no such file.
+    """
+    run, result = kept(path)
+    return run, msgspec.structs.replace(result, **outcome_of(judge(run, observers, trace)))
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) -> None:

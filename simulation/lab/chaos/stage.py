@@ -2,58 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any
 
-from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
-    LeaveGroupRequest,
 )
-from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
-from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kafka.nemesis import GroupNemesis
-from fencepost.simulation.kernel.observers import Observer, StepEvent
-from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
-from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CLASSIC_RESPONSES
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
 from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.lab.chaos.processes import RunContext
-from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.trace.groups import GroupTraceWriter
-from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.schema import RowKind
-
-_PREPARING: Final = str(ClassicGroupState.PREPARING_REBALANCE)
-_UNDER_WAY: Final = ErrorCode.REBALANCE_IN_PROGRESS
-_UNSEEN: Final = frozenset({"commit-before-release"})
-"""Invariants that can't be judged for members that do not report their requests."""
-_OF_COORDINATOR: Final = frozenset(
-    {"one-claimant", "progress", "quiet", "gone-members", "reply-equals-state"}
-)
-"""Invariants that can't be judged for a group whose coordinator shows no log."""
 
 
-class RealStage(Staging[RealWorld, ReplayedWorld]):
+class RealStage(Staging[RealWorld]):
     """One run of a scenario of consumers."""
-
-    _at_least_once = "at-least-once"
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -130,95 +105,12 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
             for names, pattern in self._subscriptions
         )
 
-    # -- afterwards ---------------------------------------------------------------------------------------
-
-    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedWorld:
-        self._trace_writer = RealTraceWriter(recorder, self._scenario.group.members)
-        return ReplayedWorld(
-            self._scenario,
-            self._config,
-            self.observed,
-            self._arrivals,
-            client=self._client,
-            members=[(host.name, host.instance_id) for host in self._world.members.values()],
-            brokers=self.brokers.brokers,
-            observers=[self._trace_writer, *self._checkers(), *observers],
-            sequence=lambda: recorder.seq,
-        )
-
-    def _checkers(self) -> Sequence[Observer]:
-        """Return the checkers that can judge what is visible."""
-        from fencepost.simulation.checkers import real_checkers
-
-        checkers = real_checkers(self._scenario.protocols)
-        for checker in checkers:
-            if self._client != "fencepost":
-                checker.left_out |= _UNSEEN
-            if self.observed is None:
-                checker.left_out |= _OF_COORDINATOR
-        return checkers
-
-    def _judge(self, replayed: ReplayedWorld) -> None:
-        if self.observed is None and not replayed.settled:
-            replayed.report("progress", f"members stand at {replayed.standing}")
-
-    def counts(self, replayed: ReplayedWorld) -> RunCounts:
-        """Return the counts of the run."""
-        return RunCounts(self._trace_writer.heartbeats, self._trace_writer.rebalances)
-
-
-class RealTraceWriter(GroupTraceWriter):
-    """The trace of a real run: heartbeats are written when members get responses, all else as in simulation.
-
-    The log of a classic group shows only the end of a round. A round begins when a member sends what begins
-    one. It also begins when a member learns of a round that no process has caused: a session has ended.
-    """
-
-    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Write an outcome of the log. Between a round's beginning and its record, a classic group only
-        commits."""
-        active = self.world.active
-        is_classic = active is not None and self.world.group_id in active.classic.groups
-        if not is_classic or any(isinstance(each.key, GroupMetadataKey) for each in outcome.records):
-            super().on_coordinator_step(host, event, outcome, now_us)
-
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Begin a round if the member joins or leaves."""
-        if isinstance(request, LeaveGroupRequest):
-            self._round(host, "leave", now_us)
-        elif isinstance(request, JoinGroupRequest) and request.member_id and request.instance_id is None:
-            self._round(host, "join", now_us)
-
-    def _round(self, host: str, cause: str, now_us: int) -> None:
-        active = self.world.active
-        found = None if active is None else active.kinds.find(self.world.group_id)
-        if active is None or (found is not None and found[0] is not active.classic):
-            return
-        generation = 0 if found is None else found[1].generation
-        if generation < self._group_epoch or (found is None and cause == "leave"):
-            return  # it has begun already
-        self._group_epoch = generation + 1
-        before, self._group_state = self._group_state, _PREPARING
-        self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=_PREPARING, detail=cause)
-        self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=_PREPARING)
-        self._raise(_PREPARING)
-
-    def on_member_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
-    ) -> None:
-        """Write the response to a heartbeat."""
-        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
-            response, ConsumerGroupHeartbeatResponse
-        ):
-            super()._heartbeat(request, Outcome(reply=response), now_us)
-        elif isinstance(request, CLASSIC_REQUESTS) and isinstance(response, CLASSIC_RESPONSES):
-            if isinstance(response, HeartbeatResponse) and response.error_code is _UNDER_WAY:
-                self._round(host, "timeout", now_us)
-            self._answered(request, response, now_us)
-
-    def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
-        """Do nothing on the coordinator's side: the row of a heartbeat is written when the member gets the
-        response."""
+    def _given(self) -> dict[str, Any]:
+        return {
+            "members": [(host.name, host.instance_id) for host in self._world.members.values()],
+            "arrivals": None if self.observed is None else self._arrivals,
+            "leader_epoch": -1 if self.observed is None else self.observed.leader_epoch,
+        }
 
 
 class _HeartbeatWatch(LossWatch):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -18,17 +18,16 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import Draw, FaultKind
 from fencepost.simulation.faults.stage import DisturbedNetwork
-from fencepost.simulation.kernel.observers import Observer, Violation
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Direction
-from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
 from fencepost.simulation.lab.chaos.clock import RealTime
-from fencepost.simulation.lab.chaos.events import MemberEvent, RunEvents
+from fencepost.simulation.lab.chaos.events import MemberEvent, MessageLost, RunEvents
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.fork_server import ForkServer
+from fencepost.simulation.lab.chaos.kept import AnyRun, KeptRun, LostRecord
 from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, RunContext
 from fencepost.simulation.lab.chaos.producer import Producer
 from fencepost.simulation.lab.chaos.result import Skipped
@@ -37,8 +36,6 @@ from fencepost.simulation.lab.chaos.topics import RealTopics, RecordCount
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy
-from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.schema import RowKind as Row
 
 log = structlog.get_logger(__name__)
 
@@ -52,8 +49,6 @@ _START_S: Final = 30.0
 _CLOSE_S: Final = 10.0
 """Maximum time that members take to close, in seconds."""
 LOOK_S: Final = 0.1
-_SHOWN: Final = 5
-"""Maximum number of lost records that are reported."""
 _STRANGERS_S: Final = 1.0
 """Interval at which the run looks for other members in the group, in seconds."""
 OF_NETWORK: Final = frozenset(
@@ -73,28 +68,7 @@ Progress: TypeAlias = Callable[[float], None]
 W = TypeVar("W", bound=ProcessWorld[Any, Any])
 
 
-class Replayed(Protocol):
-    """A run that is replayed."""
-
-    @property
-    def violations(self) -> list[Violation]:
-        """The violations that were found."""
-
-    @property
-    def settled(self) -> bool:
-        """True if everything was as it should be when the run ended."""
-
-    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
-        """Report a finding."""
-
-    def tell_all(self, happenings: RunEvents, ended_us: int, /) -> None:
-        """Replay all events, until the end of the run."""
-
-
-R = TypeVar("R", bound=Replayed)
-
-
-class Staging(abc.ABC, Generic[W, R]):
+class Staging(abc.ABC, Generic[W]):
     """One run: on entry it gets all that it needs, and on exit nothing of it is left.
 
     `own` is the cluster if it may be disturbed.
@@ -103,8 +77,6 @@ class Staging(abc.ABC, Generic[W, R]):
     _program: m.ProgramName
     _always_proxied: bool
     """True if a proxy stands before the brokers even without disturbances of the network."""
-    _at_least_once: str
-    """The invariant that a lost record breaks."""
 
     def __init__(
         self,
@@ -214,15 +186,8 @@ class Staging(abc.ABC, Generic[W, R]):
         """Conclude the run after the quiet phase: let records be processed, and report the end."""
 
     @abc.abstractmethod
-    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
-        """Return the world in which all events are replayed."""
-
-    def _judge(self, replayed: R) -> None:
-        """Report what only the whole run shows."""
-
-    @abc.abstractmethod
-    def counts(self, replayed: R) -> RunCounts:
-        """Return the counts of the run."""
+    def _given(self) -> dict[str, Any]:
+        """Return what the judge gets of this kind of run."""
 
     @classmethod
     def topics_of(cls, scenario: Any) -> Iterable[str]:
@@ -346,22 +311,19 @@ class Staging(abc.ABC, Generic[W, R]):
                 return
             await asyncio.sleep(LOOK_S)
 
-    def retell(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
-        """Replay all events in one order, notify observers, and judge the run."""
-        replayed = self._replay(observers, recorder)
-        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
-        recorder.add(0, "", Row.RUN_START.value, detail=run)
-        replayed.tell_all(self.happenings, self.ended_us)
-        self._judge(replayed)
-        for number in self.missing[:_SHOWN]:
-            partition, offset = self.ledger.acknowledged[number]
-            replayed.report(
-                self._at_least_once,
-                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
-                " no member processed it",
-            )
-        recorder.add(self.ended_us, "", Row.RUN_END.value)
-        return replayed
+    def kept(self) -> AnyRun:
+        """Return all that the judge gets."""
+        return KeptRun(
+            scenario=self._scenario,
+            seed=self._seed,
+            client=self._client,
+            config=self._config,
+            brokers=list(self.brokers.brokers),
+            happenings=self.happenings.all,
+            lost=[LostRecord(number, *self.ledger.acknowledged[number]) for number in self.missing],
+            ended_us=self.ended_us,
+            **self._given(),
+        )
 
     async def _leave_no_trace(self) -> None:
         """Delete the run's topics and its group, each as far as the cluster lets us.
@@ -414,5 +376,5 @@ class LossWatch(ProxyObserver):
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
         """Record that a request did not reach the broker, or a response the member."""
-        lost = MemberEvent("on_loss", (member, broker, str(direction), request))
+        lost = MessageLost(member, broker, str(direction), type(request).__name__)
         self._happenings.add(self._time.now_us, "", lost)

@@ -24,7 +24,7 @@ from fencepost.simulation.lab.chaos.events import (
     TopicImageChanged,
 )
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
-from fencepost.simulation.lab.chaos.stage import RealTraceWriter
+from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.rows import TraceRows
 

@@ -7,7 +7,13 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.events import HostNoted, MemberEvent, RunEvents, StreamsMemberHeard
+from fencepost.simulation.lab.chaos.events import (
+    HostNoted,
+    MemberEvent,
+    MessageLost,
+    RunEvents,
+    StreamsMemberHeard,
+)
 from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
 from fencepost.simulation.trace.rows import TraceRows
 
@@ -36,6 +42,9 @@ class Run:
 
     def world(self, t_us: int, hook: str, *arguments: object) -> None:
         self._happenings.add(t_us, "", MemberEvent(hook, arguments))
+
+    def lose(self, t_us: int) -> None:
+        self._happenings.add(t_us, "", MessageLost("client-1", "broker-1", "response", "Request"))
 
     def note(self, t_us: int, what: str) -> None:
         self._happenings.add(t_us, "client-1", HostNoted(what))
@@ -144,7 +153,7 @@ def test_in_a_classic_group_who_is_disturbed_when_others_know_already_is_not_wai
     def run(lost_us: int) -> list[str]:
         made = Run()
         if what == "on_loss":
-            made.world(lost_us, what, "client-1", "broker-1", "response", None)
+            made.lose(lost_us)
         else:
             made.world(lost_us, what, "broker-2", "active")
         made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
@@ -173,12 +182,15 @@ def test_in_a_classic_group_who_asks_is_waited_for_unless_rounds_begin_anew_or_i
     def run(at_us: int, hook: str, *arguments: object) -> list[str]:
         made = Run()
         made.add(m.HandlerAsked(20 * SECOND, THREAD, "SHUTDOWN_APPLICATION", "poll"))
-        made.world(at_us, hook, *arguments)
+        if hook == "on_loss":
+            made.lose(at_us)
+        else:
+            made.world(at_us, hook, *arguments)
         return found(made.tell(THREAD, request_timeout_us=2 * SECOND))
 
     assert run(25 * SECOND, "cut_off", "client-1", 28 * SECOND) == []
     assert run(25 * SECOND, "on_coordinator_state", "broker-2", "active") == []
-    assert set(run(25 * SECOND, "on_loss", "client-1", "broker-1", "x", None)) == {"streams-shutdown-reaches"}
+    assert set(run(25 * SECOND, "on_loss")) == {"streams-shutdown-reaches"}
 
 
 def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:

@@ -73,7 +73,7 @@ def test_json_has_the_keys_of_simulate_and_the_records(answer, capsys):
         "steady",
         4,
         "127.0.0.1:9",
-        {"client": "fencepost", "duration_us": 60_000_000},
+        {"client": "fencepost", "duration_us": 60_000_000, "keep_in": None},
     )
 
 

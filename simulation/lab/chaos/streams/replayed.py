@@ -17,6 +17,7 @@ from fencepost.simulation.lab.chaos.events import (
     Happening,
     HostNoted,
     MemberEvent,
+    MessageLost,
     RunEvents,
     StreamsMemberHeard,
 )
@@ -137,7 +138,7 @@ class ReplayedApplication:
                 self._judge()
             case MemberEvent("on_coordinator_state", (broker, what)):
                 self.application.on_coordinator(broker, what)
-            case MemberEvent("on_loss", (member, *_)):
+            case MessageLost(member):
                 self.application.on_lost(member)
             case MemberEvent(hook, arguments):
                 getattr(self.application, hook)(*arguments)

@@ -15,20 +15,17 @@ from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupR
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.member.streams.application.changelog import changelog_topic
-from fencepost.simulation.kernel.observers import Observer
-from fencepost.simulation.kernel.world import RunCounts, host_names
+from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos.events import StreamsMemberHeard
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
-from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
 from fencepost.simulation.lab.chaos.streams.world import RealApplication, classic_interval_ms
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.scenarios.values import Duration
 from fencepost.simulation.streams.nemesis import StreamsNemesis
-from fencepost.simulation.trace.rows import TraceRows
 
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_US: Final = 1_000_000
@@ -37,11 +34,10 @@ _MOST_THREADS: Final = 200
 """Highest number of a thread of one client; each thread is a client of the brokers under its own name."""
 
 
-class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
+class RealApplicationStage(Staging[RealApplication]):
     """One run of a scenario of Streams applications."""
 
     _program = "streams"
-    _at_least_once = "streams-at-least-once"
     _always_proxied = True  # responses to members are seen on their way
 
     def __init__(self, *given: Any, **more: Any) -> None:
@@ -115,22 +111,13 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
         """Return true if threads read the topic; the global thread reads its own again with each start."""
         return any(each.name == topic for each in self._scenario.topics)
 
-    # -- afterwards ---------------------------------------------------------------------------------------
-
-    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedApplication:
-        """Return the application that is to be replayed; `observers` only get round trips."""
-        request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
-        return ReplayedApplication(
-            self._names(),
-            recorder,
-            self.bound_us,
-            request_timeout_us=request_timeout_us,
-            observers=observers,
-        )
-
-    def counts(self, replayed: ReplayedApplication) -> RunCounts:
-        """Return the counts of the run."""
-        return RunCounts(replayed.heartbeats, replayed.rebalances, replayed.application.figures)
+    def _given(self) -> dict[str, Any]:
+        timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
+        return {
+            "members": [(name, None) for name in self._names()],
+            "shutdown_us": self.bound_us,
+            "request_timeout_us": timeout_us,
+        }
 
 
 def _classic_timeouts_ms(config: GroupCoordinatorConfig) -> tuple[int, int]:
