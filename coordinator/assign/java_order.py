@@ -7,22 +7,29 @@ coordinator keeps its groups in.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 _LOAD_FACTOR = 0.75
+_UTF_16 = f"utf-16-{'le' if sys.byteorder == 'little' else 'be'}"
 _FIBONACCI = -7046029254386353131 & (2**64 - 1)
 
 
 def string_hash(text: str) -> int:
     """Return the hash code of a Java string, as a signed 32-bit number."""
     code = 0
-    data = text.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(data[::2], data[1::2], strict=True):
-        code = (31 * code + (high << 8) + low) & 0xFFFFFFFF
+    for unit in memoryview(text.encode(_UTF_16, "surrogatepass")).cast("H"):
+        code = (31 * code + unit) & 0xFFFFFFFF
     return code - 2**32 if code >= 2**31 else code
+
+
+def offsets_partition(group_id: str, partitions: int) -> int:
+    """Return the partition of `__consumer_offsets` that holds the group: Java's hash of its id, unsigned."""
+    code = string_hash(group_id)
+    return (0 if code == -(1 << 31) else abs(code)) % partitions
 
 
 def hash_map_order(keys: Iterable[str], capacity: int = 16) -> list[str]:

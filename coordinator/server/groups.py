@@ -8,7 +8,6 @@ records.
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar, overload
@@ -16,6 +15,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 import msgspec
 import structlog
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal
@@ -218,8 +218,14 @@ class GroupCoordinators:
     # -- finding the coordinator ------------------------------------------------------------------------
 
     def shard_of(self, group_id: str) -> Shard:
-        """Return the shard that a group hashes to, even if the group does not exist."""
-        return self.shards[zlib.crc32(group_id.encode()) % len(self.shards)]
+        """Return the shard that a group hashes to, even if the group does not exist.
+
+        Of n shards, number i has the partitions i, i + n, i + 2n... of `__consumer_offsets`.
+        """
+        shards = self.shards
+        if len(shards) == 1:
+            return shards[0]
+        return shards[offsets_partition(group_id, self.config.offsets_topic_num_partitions) % len(shards)]
 
     def leader_id(self, group_id: str) -> int:
         """Return the broker that coordinates a group, or will after loading it."""

@@ -8,7 +8,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.assign.java_order import string_hash
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig, ReleaseVersion
@@ -44,12 +43,6 @@ _ASSIGNORS: Final = {
 }
 
 T = TypeVar("T")
-
-
-def offsets_partition(group_id: str, partitions: int) -> int:
-    """Return the partition of `__consumer_offsets` that holds the group: Java's hash of its id, unsigned."""
-    code = string_hash(group_id)
-    return (0 if code == -(1 << 31) else abs(code)) % partitions
 
 
 async def poll(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue

@@ -23,6 +23,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.codec.batches import BatchHeader, is_commit, whole_batches
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.conversation import CallVersions
@@ -35,7 +36,6 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Connections
-from fencepost.simulation.brokers.requests import offsets_partition
 
 TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.groups import DeleteGroupsCall
 from fencepost.coordinator.codec.registry import ApiKey
@@ -25,7 +26,6 @@ from fencepost.simulation.brokers.requests import (
     COORDINATOR_ABSENT,
     REQUEST_VERSIONS,
     ClusterRequests,
-    offsets_partition,
     poll,
 )
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -17,7 +18,6 @@ from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import classic, cluster, consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
-from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.lab.conform.broker import Judge, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing

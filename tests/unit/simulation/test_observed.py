@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import consumer
@@ -14,7 +15,6 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.coordination import ObservedCoordination
