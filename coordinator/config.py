@@ -2,8 +2,8 @@
 
 A field's name is the property's with underscores: `group.consumer.session.timeout.ms` is
 `group_consumer_session_timeout_ms`. A field's annotation holds its allowed range. Some settings exist so
-that a file written for a broker is accepted: those of the `__consumer_offsets` log and of the broker's
-threads have no counterpart in a coordinator that does no I/O.
+that a file written for a broker is accepted: those of the broker's threads have no counterpart in a
+coordinator that does no I/O.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import msgspec
 from fencepost.coordinator.codec.layout import EMPTY_FOR_NULL, NULL_IF_POSSIBLE, Layout, only, row
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.topics import INTERNAL_TOPICS
 
 _FIRST_VERSION_BY_ID = 12
 _FIRST_VERSION_OF_KEYS = 4
@@ -120,6 +121,7 @@ _TOPIC = Layout(
             write={"eligible_leader_replicas": (), "last_known_elr": ()},
         ),
     },
+    write={"is_internal": lambda topic, _: topic.name in INTERNAL_TOPICS},
 )
 _CLUSTER_OPERATIONS = {"authorized_operations": "cluster_authorized_operations"}
 METADATA_RESPONSE = Layout(

@@ -43,6 +43,9 @@ class BatchWriter:
         self._times.append(timestamp_ms)
         return True
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     def batch(self) -> bytes:
         """Return the batch, with the base offset 0."""
         header = BatchHeader(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from itertools import chain
 from typing import Generic, Protocol, TypeVar
 
@@ -27,13 +27,21 @@ class RecordBatches(Generic[_R]):
     """An append-only list of record batches. Each batch is one outcome, kept whole or not at all.
 
     With `compact_beyond`, an append compacts the list when it exceeds that length, and twice the length after
-    the last compaction.
+    the last compaction. `now_ms` tells the time of an append; without it all happen at 0.
     """
 
-    __slots__ = ("_batches", "_compact_beyond", "_length", "_limit")
+    __slots__ = ("_batches", "_compact_beyond", "_length", "_limit", "_now_ms", "_times_ms")
 
-    def __init__(self, batches: Iterable[tuple[_R, ...]] = (), *, compact_beyond: int | None = None) -> None:
+    def __init__(
+        self,
+        batches: Iterable[tuple[_R, ...]] = (),
+        *,
+        compact_beyond: int | None = None,
+        now_ms: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._now_ms = now_ms
         self._batches = [batch for batch in batches if batch]
+        self._times_ms = [0] * len(self._batches)
         self._length = sum(map(len, self._batches))
         self._compact_beyond = self._limit = compact_beyond
 
@@ -41,6 +49,7 @@ class RecordBatches(Generic[_R]):
         """Keep one batch, unless it has no records."""
         if records:
             self._batches.append(records)
+            self._times_ms.append(self._now_ms())
             self._length += len(records)
             if self._limit is not None and self._length > self._limit:
                 self.compact()
@@ -56,9 +65,13 @@ class RecordBatches(Generic[_R]):
         """Return the batches in order; a replay may stop after any of them."""
         return iter(self._batches)
 
+    def dated(self) -> Iterator[tuple[int, tuple[_R, ...]]]:
+        """Return the batches in order, each after the time of its append in ms."""
+        return zip(self._times_ms, self._batches, strict=True)
+
     def truncate(self, batches: int) -> None:
         """Forget all but the first batches: the loss of a failover before replication."""
-        del self._batches[batches:]
+        del self._batches[batches:], self._times_ms[batches:]
         self._length = sum(map(len, self._batches))
 
     def compact(self, *, keep_tombstones: bool = False) -> None:
@@ -68,7 +81,7 @@ class RecordBatches(Generic[_R]):
         """
         seen: set[Hashable] = set()
         survivors = []
-        for batch in reversed(self._batches):
+        for time_ms, batch in zip(reversed(self._times_ms), reversed(self._batches), strict=True):
             kept = []
             for record in reversed(batch):
                 key = record.key
@@ -77,10 +90,11 @@ class RecordBatches(Generic[_R]):
                     if keep_tombstones or record.value is not None:
                         kept.append(record)
             if kept:
-                survivors.append(tuple(reversed(kept)))
+                survivors.append((time_ms, tuple(reversed(kept))))
         survivors.reverse()
-        self._batches = survivors
-        self._length = sum(map(len, survivors))
+        self._times_ms = [time_ms for time_ms, _ in survivors]
+        self._batches = [batch for _, batch in survivors]
+        self._length = sum(map(len, self._batches))
 
 
 class MemoryJournal(RecordBatches[Record]):

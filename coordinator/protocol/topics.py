@@ -13,7 +13,9 @@ from fencepost.coordinator.protocol.ids import TopicId
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+OFFSETS_TOPIC = "__consumer_offsets"
+"""The topic of the group coordinators' records."""
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, "__transaction_state", "__share_group_state"})
 """Topics of the brokers themselves."""
 
 
@@ -57,6 +59,11 @@ class TopicsImage(msgspec.Struct, frozen=True):
         """Return the image after that topic was created, or replaced under its name."""
         others = (t for t in self.by_name.values() if t.name != topic.name)
         return TopicsImage.of([*others, topic], self.version + 1)
+
+    def beside(self, topic: Topic) -> TopicsImage:
+        """Return the same version with one more topic, the last of all."""
+        by_name, by_id = {**self.by_name, topic.name: topic}, {**self.by_id, topic.topic_id: topic}
+        return TopicsImage(self.version, by_name, by_id)
 
     def without(self, name: str) -> TopicsImage:
         """Return the image after the topic of that name was deleted."""

@@ -333,6 +333,7 @@ def _delete(
         if wrong is not None:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, wrong)
         topic = services.cluster.find(reference.name, topic_id)
+        services.cluster.check_own(topic, "Cannot delete")
         if topic.topic_id in both_ways:
             topic_id = topic.topic_id
             raise ProtocolError(

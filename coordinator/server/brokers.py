@@ -46,6 +46,7 @@ from fencepost.coordinator.server.listener_config import (
     address_text,
 )
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.offsets_topic import OffsetsTopic
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Gate, Storage
@@ -113,6 +114,7 @@ class Brokers:
             on_state=on_state,
             turns=self._turns,
         )
+        self.cluster.add_offsets_topic(OffsetsTopic(self.cluster, self.groups))
         self.cleaner = Cleaner(self.cluster, self._turns)
         self.cluster.on_configs = self._configured
         for key, entries in self.cluster.configs.items():
@@ -156,7 +158,9 @@ class Brokers:
         self.clock = ServerClock(loop)
         if self.storage is not None:
             self.storage.on_failure = self._storage_failed
-        self.groups.start(self.clock, self.cluster.image)
+        self.groups.start(self.clock, self.cluster.known)
+        if any(next(iter(shard.journal), None) is not None for shard in self.groups.shards):
+            self.cluster.show_offsets_topic()
         self.transactions.start(self.clock)
         self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
@@ -274,7 +278,7 @@ class Brokers:
         for socket in self._sockets:
             socket.drop()
         self.cluster.restart_nodes()
-        self.groups.start(self.clock, self.cluster.image)
+        self.groups.start(self.clock, self.cluster.known)
         self.transactions.start(self.clock)
 
     def advance(self, length_ms: int, before_each: Callable[[int], None] = lambda end_ms: None) -> None:

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -30,12 +30,15 @@ from fencepost.coordinator.protocol.cluster_records import (
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic, TopicsImage, is_valid_name
 from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART, Leadership, running
 from fencepost.coordinator.server.listener_config import WILDCARDS
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.offsets_topic import OffsetsTopic
 
 MAX_PARTITIONS = 100_000
 """Of one topic; a request for more is taken for a mistake."""
@@ -126,6 +129,11 @@ class KafkaCluster:
         self.replica_selector: ReplicaSelector | None = None
         """The setting `replica.selector.class`."""
         self.image = TopicsImage()
+        """The topics that clients have created."""
+        self._offsets: OffsetsTopic | None = None
+        self._offsets_topic: Topic | None = None
+        self._shows_offsets = False
+        self._with_offsets = self.image
         self._counted_of: TopicsImage | None = None
         self._partitions = 0
         """The number of partitions in the image that was counted last."""
@@ -175,7 +183,7 @@ class KafkaCluster:
                     self._log_starts[key] = offset
                 case ClusterRecord(LogStartKey() as key, None):
                     self._log_starts.pop(key, None)
-        self.image = TopicsImage.of(topics.values(), version)
+        self.image = self._with_offsets = TopicsImage.of(topics.values(), version)
         self._restore_logs(storage)
         self._loaded_at, self._created_at = self.leader_changes, created_at
         self._lead_all()
@@ -193,6 +201,38 @@ class KafkaCluster:
         for topic_id, logs in self._logs.items():
             for log in logs.values():
                 log.lead(self._first_epoch(topic_id))
+
+    def add_offsets_topic(self, offsets: OffsetsTopic) -> None:
+        """Let coordinators know `__consumer_offsets`, and also clients after `show_offsets_topic`."""
+        self._offsets, self._offsets_topic = offsets, offsets.topic
+        self.offsets_led()
+
+    def show_offsets_topic(self) -> None:
+        """Let clients see `__consumer_offsets`. Kafka creates it when it is first needed."""
+        self._shows_offsets = True
+
+    def offsets_led(self) -> None:
+        """Note that partitions of `__consumer_offsets` have other leaders."""
+        topic = self._offsets_topic
+        self._with_offsets = self.image if topic is None else self.image.beside(topic)
+
+    @property
+    def known(self) -> TopicsImage:
+        """The topics that coordinators know."""
+        return self._with_offsets
+
+    @property
+    def shown(self) -> TopicsImage:
+        """The topics that clients see. It is another object whenever they may see something else."""
+        return self._with_offsets if self._shows_offsets else self.image
+
+    def check_own(self, topic: Topic, what: str) -> None:
+        """Refuse what clients can't do to `__consumer_offsets`, which is the coordinators' journal.
+
+        :raises ProtocolError: INVALID_TOPIC_EXCEPTION.
+        """
+        if topic is self._offsets_topic:
+            raise ProtocolError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{what} internal topic {topic.name}")
 
     def _write(self, *records: ClusterRecord) -> None:
         if self._storage is not None and records:
@@ -224,6 +264,8 @@ class KafkaCluster:
 
     def leadership(self, topic: Topic, partition: int) -> Leadership:
         """Return the leader of a partition, its epoch and its replicas."""
+        if topic is self._offsets_topic and self._offsets is not None:
+            return self._offsets.leadership(partition, self.replica_ids(topic, partition))
         changed = self._leaderships.get(topic.topic_id, {}).get(partition)
         if changed is not None:
             return changed
@@ -232,13 +274,15 @@ class KafkaCluster:
 
     def leader_id(self, topic: Topic, partition: int) -> int:
         """Return the broker that serves a partition; NO_LEADER if its in-sync replicas are all stopped."""
-        if not self.leader_changes:
+        if not self.leader_changes and topic is not self._offsets_topic:
             placed = self._placed(topic, partition)
             return placed[0] if placed else self.nodes[partition % len(self.nodes)].node_id
         return self.leadership(topic, partition).leader_id
 
     def leader_epoch(self, topic: Topic, partition: int) -> int:
         """Return the leader epoch of a partition, which rises with each change of its leader."""
+        if topic is self._offsets_topic:
+            return self.leadership(topic, partition).epoch
         if not self.leader_changes:
             return 0
         changed = self._leaderships.get(topic.topic_id, {}).get(partition)
@@ -364,7 +408,7 @@ class KafkaCluster:
         :raises ProtocolError: INVALID_TOPIC_EXCEPTION or TOPIC_ALREADY_EXISTS.
         """
         check_topic_name(name)
-        if name in self.image.by_name:
+        if name in self._with_offsets.by_name:
             raise ProtocolError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if "." in name or "_" in name:
             if self._unified_of is not self.image:
@@ -442,7 +486,10 @@ class KafkaCluster:
 
     def configs_of(self, resource_type: int, name: str) -> Mapping[str, str]:
         """Return the settings that were set on a resource."""
-        return self.configs.get(ConfigKey(resource_type, name), {})
+        configs = self.configs.get(ConfigKey(resource_type, name), {})
+        if name == OFFSETS_TOPIC and resource_type == ResourceType.TOPIC and self._offsets is not None:
+            return {**self._offsets.configs, **configs}
+        return configs
 
     def set_configs(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
         """Let exactly these settings be set on a resource; they were checked."""
@@ -493,8 +540,9 @@ class KafkaCluster:
     def check_growth(self, topic: Topic, partitions: int) -> None:
         """Refuse a partition count that is not larger.
 
-        :raises ProtocolError: INVALID_PARTITIONS.
+        :raises ProtocolError: INVALID_PARTITIONS, or as `check_own`.
         """
+        self.check_own(topic, "Cannot add partitions to")
         if partitions == topic.partitions:
             raise ProtocolError(ErrorCode.INVALID_PARTITIONS, f"Topic already has {partitions} partition(s).")
         if partitions < topic.partitions:
@@ -522,6 +570,7 @@ class KafkaCluster:
 
     def _change(self, image: TopicsImage) -> None:
         before, self.image = self.image, image
+        self.offsets_led()
         for topic_id in image.by_id:
             self._created_at.setdefault(topic_id, self.leader_changes)
         gone = (
@@ -544,7 +593,7 @@ class KafkaCluster:
             if before.by_id.get(topic.topic_id) != topic
         )
         self._write_cluster(*gone, *new)
-        self.on_change(image)
+        self.on_change(self.known)
 
     def _write_cluster(self, *records: ClusterRecord) -> None:
         value = ClusterValue(self.cluster_id, self.image.version, self.leader_changes)
@@ -552,8 +601,7 @@ class KafkaCluster:
 
     def name_of(self, topic_id: TopicId) -> str | None:
         """Return the name of the topic with that id, if there is one."""
-        topic = self.image.by_id.get(topic_id)
-        return None if topic is None else topic.name
+        return self.shown.name_of(topic_id)
 
     def topic_of(self, reference: OfTopic[Any]) -> Topic:
         """Return the topic that a request means.
@@ -568,11 +616,11 @@ class KafkaCluster:
         :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
         """
         if name is not None:
-            topic = self.image.by_name.get(name)
+            topic = self.shown.by_name.get(name)
             if topic is None:
                 raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name!r}")
             return topic
-        topic = None if topic_id is None else self.image.by_id.get(topic_id)
+        topic = None if topic_id is None else self.shown.by_id.get(topic_id)
         if topic is None:
             raise ProtocolError(ErrorCode.UNKNOWN_TOPIC_ID, f"there is no topic with the id {topic_id}")
         return topic
@@ -600,7 +648,9 @@ class KafkaCluster:
             start = self._log_starts.get(LogStartKey(topic.topic_id, partition), 0)
             log = logs[partition] = PartitionLog(self.leader_epoch(topic, partition), start=start)
             log.settings = self._log_settings(topic.name)
-            if self._storage is not None and self._storage.keeps_records:
+            if topic is self._offsets_topic and self._offsets is not None:
+                self._offsets.fill(partition, log)
+            elif self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log
 

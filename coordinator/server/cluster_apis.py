@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.cluster import (
     TopicReference,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic
 from fencepost.coordinator.server.cluster import check_replicas, check_topic_name
 from fencepost.coordinator.server.leaders import NO_LEADER, running
 from fencepost.coordinator.server.services import Asked, Services
@@ -59,7 +59,7 @@ def metadata(
     """Return the brokers, and all topics or the named ones; a named topic may be created."""
     found: list[TopicMetadata] = []
     if request.topics is None:
-        for topic in services.cluster.image.by_name.values():
+        for topic in services.cluster.shown.by_name.values():
             found.append(_described(services, topic))
             yield 1 + topic.partitions
         topics = tuple(found)
@@ -133,7 +133,7 @@ def _wanted(services: Services, reference: TopicReference, create: bool) -> Topi
     try:
         if reference.name is not None:
             check_topic_name(reference.name)
-            if create and reference.name not in services.cluster.image.by_name:
+            if create and reference.name not in services.cluster.shown.by_name:
                 _create(services, reference.name)
                 if services.new_topics.auto_create_topics_retry_enable:
                     return TopicMetadata(name=reference.name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -147,6 +147,9 @@ def _create(services: Services, name: str) -> None:
 
     :raises ProtocolError: as `Cluster.create_topics`, and INVALID_REPLICATION_FACTOR.
     """
+    if name == OFFSETS_TOPIC:
+        services.cluster.show_offsets_topic()
+        return
     new = services.new_topics
     check_replicas(new.default_replication_factor, len(services.cluster.nodes))
     services.cluster.check_room(new.num_partitions)
@@ -194,6 +197,7 @@ def find_coordinator(
 def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster.FoundCoordinator:
     match key_type:
         case KeyType.GROUP:
+            services.cluster.show_offsets_topic()
             leader_id = services.groups.leader_id(key)
         case KeyType.TRANSACTION:
             leader_id = services.transactions.leader_id(key)
@@ -244,7 +248,7 @@ def describe_topic_partitions(
     services: Services, request: cluster.DescribeTopicPartitionsRequest, asked: Asked
 ) -> Work[cluster.DescribeTopicPartitionsResponse]:
     """Topics by name, from the cursor on, until the limit is reached."""
-    image, cursor = services.cluster.image, request.cursor
+    image, cursor = services.cluster.shown, request.cursor
     if cursor is not None and (
         cursor.partition < 0 or (request.topics and cursor.topic not in request.topics)
     ):

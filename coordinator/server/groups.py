@@ -36,6 +36,7 @@ from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.internal_topics import InternalTopics
+from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.turns import PIECE_S, FairTurns, Share
 
@@ -129,11 +130,13 @@ def ask(host: CoordinatorHost[GroupCoordinator], request: Any) -> Any:
 class Shard:
     """Some of the groups. `host` exists while `node_id` coordinates them, not while it loads."""
 
-    __slots__ = ("host", "journal", "load_timer", "node_id", "number")
+    __slots__ = ("epoch", "host", "journal", "load_timer", "node_id", "number")
 
     def __init__(self, number: int, node_id: int, journal: KeptJournal) -> None:
         self.number = number
         self.node_id = node_id
+        self.epoch = 0
+        """The leader epoch, which rises with each change of `node_id` and each restart."""
         self.journal = journal
         self.host: CoordinatorHost[GroupCoordinator] | None = None
         self.load_timer: asyncio.TimerHandle | None = None
@@ -187,6 +190,8 @@ class GroupCoordinators:
         self._image = TopicsImage()
         self._configs: dict[str, GroupConfig] = {}
         self.internal_topics = InternalTopics()
+        self.on_leader: Callable[[Shard], None] = lambda shard: None
+        """Called when a shard gets a leader, before that leader loads it."""
         self.shards = tuple(
             Shard(number, node_id, self._journal_of(number, journal))
             for number, node_id in enumerate(self.node_ids)
@@ -194,7 +199,7 @@ class GroupCoordinators:
 
     def _journal_of(self, number: int, shared: KeptJournal | None) -> KeptJournal:
         if shared is None:
-            return MemoryJournal(compact_beyond=_LONGEST_JOURNAL)
+            return MemoryJournal(compact_beyond=_LONGEST_JOURNAL, now_ms=self.now_ms)
         if len(self.node_ids) == 1:
             return shared
         return _Part(shared, lambda group_id: self.shard_of(group_id).number == number)
@@ -207,13 +212,20 @@ class GroupCoordinators:
         self._clock = clock
         self._image = image
         for shard in self.shards:
+            self.on_leader(shard)
             self._load(shard)
 
     def close(self) -> None:
         """Stop all timers, and refuse all requests."""
         for shard in self.shards:
             self._unload(shard)
+            shard.epoch += EPOCHS_OF_A_RESTART
         self._clock = None
+
+    def now_ms(self) -> int:
+        """Return the coordinators' time, in ms."""
+        assert self._clock is not None
+        return self._clock.now_ms()
 
     # -- finding the coordinator ------------------------------------------------------------------------
 
@@ -316,6 +328,8 @@ class GroupCoordinators:
         """Let another broker lead a shard: it loads the journal, which takes `load_s` seconds."""
         self._unload(shard)
         shard.node_id = node_id
+        shard.epoch += 1
+        self.on_leader(shard)
         self._on_state(shard, "load")
         if load_s <= 0:
             self._load(shard)

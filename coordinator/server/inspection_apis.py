@@ -151,7 +151,7 @@ def list_config_resources(
         return inspection.ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     nodes = [str(node.node_id) for node in services.cluster.nodes]
     names = {
-        ResourceType.TOPIC: list(services.cluster.image.by_name),
+        ResourceType.TOPIC: list(services.cluster.shown.by_name),
         ResourceType.BROKER: nodes,
         ResourceType.BROKER_LOGGER: nodes,
         ResourceType.GROUP: [
@@ -214,7 +214,7 @@ def _topics(
     wanted: dict[str | None, set[int]] = {}
     for reference in request.topics or ():
         wanted.setdefault(reference.name, set()).update(reference.partitions)
-    for name, topic in services.cluster.image.by_name.items():
+    for name, topic in services.cluster.shown.by_name.items():
         everything = range(topic.partitions)
         numbers = everything if request.topics is None else wanted.get(name, set()).intersection(everything)
         sizes = tuple(_sizes(services, topic, sorted(numbers)))

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
 from fencepost.coordinator.protocol.slices import Sliced, at_once
-from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_ID
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import NO_REPLY, Asked, NoReply, Services, Unanswered
@@ -58,6 +58,8 @@ def _each(
                 check(reference, partition)
                 topic = services.cluster.topic_of(reference)
                 partitions.append((yield from answer(topic, partition)))
+                if topic.name == OFFSETS_TOPIC:
+                    yield  # its log may have been written just now
             except ProtocolError as error:
                 partitions.append(refuse(partition, error))
         answers.append(
@@ -132,6 +134,7 @@ class _Produce:
 
     def append(self, topic: Topic, data: logs.ProducedPartition) -> Sliced[logs.AppendedPartition]:
         """Check and append one batch."""
+        self._services.cluster.check_own(topic, "Cannot append to")
         try:
             log = self._permitted(topic, data)
         except ProtocolError as error:
@@ -301,6 +304,7 @@ def delete_records(
     """Delete records of each log by itself (KIP-107)."""
 
     def delete(topic: Topic, wanted: logs.DeleteRecordsPartition) -> logs.DeletedRecords:
+        services.cluster.check_own(topic, "Cannot delete records of")
         services.log(topic, wanted.partition)
         if services.cluster.only_compacts(topic):
             raise ProtocolError(ErrorCode.POLICY_VIOLATION, f"records of {topic.name} are compacted only")

@@ -162,6 +162,16 @@ class PartitionLog:
         self._appended()
         return base_offset
 
+    def append_own(self, batch: bytes) -> None:
+        """Append a batch that the broker has made itself: no setting limits it, and no producer sent it."""
+        offset = self.high_watermark
+        self._add(placed(batch, offset, self.epochs.latest), stored_batch(batch), offset)
+        self._appended()
+
+    def clear(self) -> None:
+        """Remove all batches, like a compaction that finds newer records of all keys. Offsets go on."""
+        self._rewrite(dict.fromkeys(self._base_offsets))
+
     def end_transaction(
         self, producer_id: int, producer_epoch: int, *, commit: bool, timestamp_ms: int
     ) -> None:

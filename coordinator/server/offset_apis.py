@@ -40,7 +40,7 @@ from fencepost.coordinator.server.turns import Work, in_turns
 def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> OffsetCommitReply:
     """Commit positions of partitions that exist."""
     by_id = call.api_version >= TOPIC_IDS_VERSION
-    known = services.cluster.image.by_name
+    known = services.cluster.shown.by_name
 
     def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
         names = {partition.topic for partition in offsets} if by_id else ()
@@ -142,7 +142,7 @@ def _name_of(services: Services, reference: OfTopic[int], with_ids: bool) -> str
     for."""
     if not with_ids:
         return reference.name
-    return None if reference.topic_id is None else services.cluster.image.name_of(reference.topic_id)
+    return None if reference.topic_id is None else services.cluster.shown.name_of(reference.topic_id)
 
 
 def _fetched(reply: OffsetFetchResponse, name: str | None, number: int) -> FetchedOffset:
@@ -161,7 +161,7 @@ def _all_topics(
     by_name: dict[str, list[FetchedOffset]] = {}
     for name, number in sorted(reply.offsets):
         by_name.setdefault(name, []).append(_fetched(reply, name, number))
-    image = services.cluster.image
+    image = services.cluster.shown
     return tuple(
         OfTopic(
             name=name,

@@ -60,7 +60,7 @@ class RepeatedAnswers:
 
     def __init__(self, cluster: KafkaCluster, handlers: Mapping[int, Handler]) -> None:
         self._cluster = cluster
-        self._state = (cluster.image, cluster.nodes, cluster.leader_changes)
+        self._state = (cluster.shown, cluster.nodes, cluster.leader_changes)
         self._handlers: dict[int, Handler] = {key: handlers[key] for key in ASKED_AGAIN}
         self._answers: dict[RepeatedRequest, KnownAnswer] = {}
         self._bytes = 0
@@ -69,9 +69,9 @@ class RepeatedAnswers:
         """Return the response that this handler gave, if it would give it again."""
         image, nodes, changes = self._state
         cluster = self._cluster
-        if cluster.image is not image or cluster.nodes is not nodes or cluster.leader_changes != changes:
+        if cluster.shown is not image or cluster.nodes is not nodes or cluster.leader_changes != changes:
             self._forget()  # an answer that changed the cluster is among them
-            self._state = (cluster.image, cluster.nodes, cluster.leader_changes)
+            self._state = (cluster.shown, cluster.nodes, cluster.leader_changes)
         return self._answers.get(question) if handler is self._handlers[question.api_key] else None
 
     def keep(self, question: RepeatedRequest, handler: Handler, request: Any, answer: list[bytes]) -> None:
@@ -89,10 +89,10 @@ class RepeatedAnswers:
     ) -> Callable[[list[bytes]], None]:
         """Return a callback that keeps a response that takes several turns, unless topics or brokers change
         meanwhile."""
-        image, nodes = self._cluster.image, self._cluster.nodes
+        image, nodes = self._cluster.shown, self._cluster.nodes
 
         def keep(answer: list[bytes]) -> None:
-            if self._cluster.image is image and self._cluster.nodes is nodes:
+            if self._cluster.shown is image and self._cluster.nodes is nodes:
                 self.keep(question, handler, request, answer)
 
         return keep

@@ -79,7 +79,7 @@ class EmbeddedEndpoint:
 
         def changed(image: TopicsImage) -> None:
             notify_groups(image)
-            self._observe_topics(image)
+            self._observe_topics(self.brokers.cluster.image)
 
         self.brokers.cluster.on_change = changed
         self._observe_topics(self.brokers.cluster.image)
@@ -96,7 +96,7 @@ class EmbeddedEndpoint:
 
     def _name_of(self, topic_id: TopicId) -> str | None:
         """Return the name of a topic."""
-        return self.brokers.cluster.image.name_of(topic_id)
+        return self.brokers.cluster.known.name_of(topic_id)
 
     def _members(self) -> Iterator[GroupMember]:
         """Yield the members of all groups."""

@@ -208,7 +208,7 @@ class GroupControls:
         found = coordinator.kinds.find(self.group_id)
         if found is not None and not found[0].knows_its_topics(found[1], coordinator.image):
             return False
-        known = self._endpoint.brokers.cluster.image.by_name
+        known = self._endpoint.brokers.cluster.known.by_name
         topics = {
             name for each in members if each.protocol == "classic" for name in each.topics if name in known
         }

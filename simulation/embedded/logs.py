@@ -74,7 +74,7 @@ class LogAccess:
 
         :raises FencepostError: if there is none.
         """
-        known = self._brokers.cluster.image.by_name
+        known = self._brokers.cluster.shown.by_name
         if not isinstance(name, str) or name not in known:
             raise FencepostError(
                 f"there is no topic {name!r}; there are {', '.join(sorted(known)) or 'none'}"
@@ -103,7 +103,7 @@ class LogAccess:
         timestamp_ms: int | None,
     ) -> list[ReadRecord]:
         """Append values, and return the records. Without key and partition, all partitions take turns."""
-        if isinstance(name, str) and name not in self._brokers.cluster.image.by_name:
+        if isinstance(name, str) and name not in self._brokers.cluster.shown.by_name:
             # If topics are created on demand, that includes demand from the test itself.
             asked_for = MetadataRequest(topics=(TopicReference(name=name),))
             metadata(self._brokers.services[0], asked_for, self._asked)

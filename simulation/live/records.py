@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.simulation.brokers.blocking import ask_topics
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode, encode
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
-GROUP_LOG: Final = "__consumer_offsets"
+GROUP_LOG: Final = OFFSETS_TOPIC
 """Kafka's own topic of group records, which is not a trace."""
 AT: Final = pa.field("at", pa.timestamp("us", "UTC"))
 SKIPPED: Final = pa.field("skipped", pa.string())

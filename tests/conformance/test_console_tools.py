@@ -235,3 +235,16 @@ def test_a_java_client_logs_in_with_the_right_password_only(run, tmp_path, mecha
             said = done.stdout + done.stderr
             assert done.returncode == code, said
             assert ("orders" if code == 0 else "Authentication failed") in said
+
+
+def test_the_console_consumer_formats_committed_offsets(tool, served):
+    settings = {"bootstrap.servers": served.bootstrap_servers, "group.id": "printed", "log_level": 0}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition("orders", 3, 7)], asynchronous=False)
+    consumer.close()
+    words = ["--topic", "__consumer_offsets", "--from-beginning", "--max-messages", "1"]
+    words += ["--formatter", f"{TOOLS}.consumer.OffsetsMessageFormatter"]
+    (line,) = tool(f"{TOOLS}.consumer.ConsoleConsumer", *words).splitlines()
+    told = json.loads(line)
+    assert told["key"]["data"] == {"group": "printed", "topic": "orders", "partition": 3}
+    assert told["value"]["data"]["offset"] == 7

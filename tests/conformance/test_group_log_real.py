@@ -65,17 +65,17 @@ async def settled(consumers, partitions):
             await asyncio.gather(*(consumer.getmany(timeout_ms=50) for consumer in consumers))
 
 
-async def test_a_consumer_group_of_a_real_broker(real):
-    topic = real.topic(4)
-    await real.produce(topic, range(8))
-    async with real.consumer(topic) as first:
-        async with real.consumer(topic) as second:
+async def test_a_consumer_group_of_a_real_broker(world):
+    topic = world.topic(4)
+    await world.produce(topic, range(8))
+    async with world.consumer(topic) as first:
+        async with world.consumer(topic) as second:
             shares = await settled((first, second), 4)
             await first.commit({each: OffsetAndMetadata(1, "") for each in shares[0]})
-            rows = await asyncio.to_thread(trace_of, real.servers, real.group)
+            rows = await asyncio.to_thread(trace_of, world.servers, world.group)
             assert set(map(frozenset, owners(rows).values())) == set(map(frozenset, shares))
         await settled((first,), 4)
-    rows = await asyncio.to_thread(trace_of, real.servers, real.group)
+    rows = await asyncio.to_thread(trace_of, world.servers, world.group)
     states = [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE]
     assert "Stable" in states
     assert states[-1] == "Empty"
@@ -88,12 +88,12 @@ async def test_a_consumer_group_of_a_real_broker(real):
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
 
 
-async def test_a_classic_group_of_a_real_broker(real):
-    topic = real.topic(4)
+async def test_a_classic_group_of_a_real_broker(world):
+    topic = world.topic(4)
     async with aiokafka.AIOKafkaConsumer(
-        topic, bootstrap_servers=real.servers, group_id=real.group, enable_auto_commit=False
+        topic, bootstrap_servers=world.servers, group_id=world.group, enable_auto_commit=False
     ) as consumer:
         await settled((consumer,), 4)
-        rows = await asyncio.to_thread(trace_of, real.servers, real.group)
+        rows = await asyncio.to_thread(trace_of, world.servers, world.group)
         assert list(owners(rows).values()) == [consumer.assignment()]
         assert [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE][-1] == "Stable"

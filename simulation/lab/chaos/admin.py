@@ -21,12 +21,11 @@ from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.simulation.brokers.address import kafka_addresses
 from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, ClusterRequests, poll
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 MemberProtocol: TypeAlias = Literal["consumer", "streams", "classic"]
 """The protocol that the members of a group speak."""

@@ -33,11 +33,11 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResponse
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic, TopicsImage
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Connections
 
-TOPIC: Final = "__consumer_offsets"
+TOPIC: Final = OFFSETS_TOPIC
 MAX_WAIT_MS: Final = 250
 """Time for which a broker keeps a fetch that finds nothing, in ms."""
 

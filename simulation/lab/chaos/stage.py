@@ -11,10 +11,10 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kafka.nemesis import GroupNemesis
-from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.merge import RunClock

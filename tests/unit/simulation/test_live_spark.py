@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -15,11 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiokafka
 import pyarrow.parquet as pq
 import pytest
 
 from fencepost import EmbeddedKafka
+from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.brokers.client_config import client_security
@@ -213,16 +212,22 @@ def test_a_topic_is_followed_until_nothing_comes(
     assert "steady" in report.read_text()
 
 
-async def log_records(servers: str, records: Sequence[LogRecord]) -> None:
+def log_records(kafka: EmbeddedKafka, records: Sequence[LogRecord]) -> None:
     """Writes records where a real broker has its log of groups."""
-    async with aiokafka.AIOKafkaProducer(bootstrap_servers=servers) as producer:
-        for moment, key, value in records:
-            await producer.send(GROUP_LOG, value, key=key, partition=1, timestamp_ms=moment)
+    writer = BatchWriter(1 << 20)
+    for moment, key, value in records:
+        assert writer.add(moment, key, value, ())
+
+    async def append() -> None:
+        cluster = kafka.endpoint.brokers.cluster
+        cluster.show_offsets_topic()
+        cluster.log(cluster.find(GROUP_LOG, None), 1).append_own(writer.batch())
+
+    kafka.thread.submit(append()).result()
 
 
 @pytest.mark.long
 def test_the_group_log_becomes_a_trace(kafka: EmbeddedKafka, tmp_path: Path) -> None:
-    kafka.create_topic(GROUP_LOG, 2)
     groups: dict[str, list[LogRecord]] = {}
     records = []
     for number, line in enumerate(VECTORS.read_text().splitlines()):
@@ -233,14 +238,14 @@ def test_the_group_log_becomes_a_trace(kafka: EmbeddedKafka, tmp_path: Path) -> 
         records.append(LogRecord(1_000_000 + number // 2 * 100, bytes.fromhex(each["key"]), value))
         groups.setdefault(owner, []).append(records[-1])
     whole = {owner: GroupLog(owner, lambda topic_id: topic_id).take(each) for owner, each in groups.items()}
-    asyncio.run(log_records(kafka.bootstrap_servers, records[:20]))
+    log_records(kafka, records[:20])
     rest = [records[20:]]
     stop = threading.Event()
 
     def go_on(snapshot: Snapshot) -> None:
         """What is known of a group when a batch ends is known when the next one begins."""
         if snapshot.rows and rest:
-            asyncio.run(log_records(kafka.bootstrap_servers, rest.pop()))
+            log_records(kafka, rest.pop())
         if snapshot.rows == sum(map(len, whole.values())):
             stop.set()
 
