@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.sac_records import (
     SacGroupValue,
     SacRecord,
 )
-from fencepost.coordinator.sac.draft import is_disconnected
+from fencepost.coordinator.sac.draft import DISCONNECTED
 from fencepost.coordinator.timers import Timers
 
 _NOBODY: tuple[SacConsumer, ...] = ()
@@ -149,7 +149,7 @@ class SacState:
         if [one.connection for one in old_part] != [one.connection for one in new_part]:
             self._count(key, old_part, -1)
             self._count(key, new_part, 1)
-        if any(is_disconnected(one.status) for part in (old_part, new_part) for one in part):
+        if any(one.status in DISCONNECTED for part in (old_part, new_part) for one in part):
             self._follow(key, before, after)
 
     def _count(self, key: SacGroupKey, consumers: tuple[SacConsumer, ...], sign: int) -> None:
@@ -177,10 +177,10 @@ class SacState:
         self, key: SacGroupKey, before: tuple[SacConsumer, ...], after: tuple[SacConsumer, ...]
     ) -> None:
         """Timers run for connections with disconnected members, from when the last of them was lost."""
-        was = {one.connection for one in before if is_disconnected(one.status)}
+        was = {one.connection for one in before if one.status in DISCONNECTED}
         now: dict[sac.ConnectionId, int] = {}
         for one in after:
-            if is_disconnected(one.status):
+            if one.status in DISCONNECTED:
                 now[one.connection] = max(one.since_ms, now.get(one.connection, one.since_ms))
         for connection in sorted(was - now.keys()):
             groups = self._away[connection]

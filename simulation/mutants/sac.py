@@ -48,7 +48,7 @@ def _disconnected_is_not_current(original: Callable[..., int | None], self: Grou
 
 
 def _disconnected_blocks_nobody(original: Callable[..., int | None], self: GroupDraft) -> int | None:
-    eligible = [place for place, one in enumerate(self.consumers) if draft.is_connected(one.status)]
+    eligible = [place for place, one in enumerate(self.consumers) if one.status in draft.CONNECTED]
     if not eligible:
         return None
     return eligible[0 if self.partition_index == sac.SIMPLE else self.partition_index % len(eligible)]

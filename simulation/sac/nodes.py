@@ -10,7 +10,7 @@ from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
-from fencepost.coordinator.sac.draft import is_connected
+from fencepost.coordinator.sac.draft import CONNECTED
 from fencepost.coordinator.sac.listing import consumer_groups, group_consumers
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.links import Link, Links
@@ -163,7 +163,7 @@ class SacNodes(HostHooks):
         if group is None:
             return
         dead = {one.connection: None for one in group.consumers if self._has_ended(one.connection)}
-        if all(is_connected(one.status) or one.connection in dead for one in group.consumers):
+        if all(one.status in CONNECTED or one.connection in dead for one in group.consumers):
             self.notice(
                 sac.EvaluateGroup(
                     vhost=key.vhost, stream=key.stream, consumer_name=key.consumer_name, dead=tuple(dead)
