@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, NamedTuple, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.rabbit_codec import fields
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import Field, WireOffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 
 U8: TypeAlias = Annotated[int, fields.U8]
 U16: TypeAlias = Annotated[int, fields.U16]
@@ -27,8 +28,16 @@ class Frame(msgspec.Struct, frozen=True):
     """Anything that is sent."""
 
     key: ClassVar[Key]
+    """That of the class's name, such as `SUBSCRIBE` for Subscribe and SubscribeResponse."""
     version: ClassVar[int] = 1
-    is_response: ClassVar[bool] = False
+    is_response: ClassVar[bool]
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        name = re.sub(r"(?<=.)(?=[A-Z])", "_", cls.__name__.removesuffix("Response")).upper()
+        if name in Key.__members__:
+            cls.key = Key[name]
+        cls.is_response = cls.__name__.endswith("Response")
 
 
 class Request(Frame, frozen=True):
@@ -40,7 +49,6 @@ class Request(Frame, frozen=True):
 class Response(Frame, frozen=True):
     """A response that has only the result code of the request."""
 
-    is_response: ClassVar[bool] = True
     correlation_id: U32
     code: U16 = ResponseCode.OK
 
@@ -78,20 +86,3 @@ class CommandVersion(NamedTuple):
     key: int
     min_version: int
     max_version: int
-
-
-def record(make: type, *parts: Field) -> Field:
-    """Return the type of a field that is a named tuple, written as its fields."""
-
-    def read(data: bytes, at: int) -> tuple[object, int]:
-        values = []
-        for part in parts:
-            value, at = part.read(data, at)
-            values.append(value)
-        return make(*values), at
-
-    def write(record: tuple[object, ...], out: list[bytes]) -> None:
-        for part, value in zip(parts, record, strict=True):
-            part.write(value, out)
-
-    return Field(read, write)

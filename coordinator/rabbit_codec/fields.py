@@ -7,7 +7,8 @@ the bytes; an array is an int32 count and its items. Every length is checked aga
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.codec.framing import MalformedFrame
@@ -136,57 +137,51 @@ def array(item: Field) -> Field:
     return Field(read, write)
 
 
+def record(make: Callable[..., tuple[Any, ...]], *parts: Field) -> Field:
+    """Return the type of a field that is a named tuple, written as its fields."""
+
+    def read(data: bytes, at: int) -> tuple[object, int]:
+        values = []
+        for part in parts:
+            value, at = part.read(data, at)
+            values.append(value)
+        return make(*values), at
+
+    def write(record: tuple[object, ...], out: list[bytes]) -> None:
+        for part, value in zip(parts, record, strict=True):
+            part.write(value, out)
+
+    return Field(read, write)
+
+
 def pairs(key: Field, value: Field) -> Field:
     """Return the field type of a mapping, an array of keys with their values; of a repeated key the last
     value counts."""
-
-    def read_item(data: bytes, at: int) -> tuple[tuple[Any, Any], int]:
-        first, at = key.read(data, at)
-        second, at = value.read(data, at)
-        return (first, second), at
-
-    def write_item(item: tuple[Any, Any], out: list[bytes]) -> None:
-        key.write(item[0], out)
-        value.write(item[1], out)
-
-    items = array(Field(read_item, write_item))
+    items = array(record(lambda *pair: pair, key, value))
 
     def read(data: bytes, at: int) -> tuple[dict[Any, Any], int]:
         found, at = items.read(data, at)
         return dict(found), at
 
-    def write(mapping: Mapping[Any, Any], out: list[bytes]) -> None:
-        items.write(tuple(mapping.items()), out)
+    return Field(read, lambda mapping, out: items.write(tuple(mapping.items()), out))
+
+
+def _trailing(field: Field, empty: object) -> Field:
+    """Return the type of a field at the end of a frame that is left out if it is empty."""
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        return (empty, at) if at == len(data) else field.read(data, at)
+
+    def write(value: Any, out: list[bytes]) -> None:
+        if value:
+            field.write(value, out)
 
     return Field(read, write)
 
 
 PROPERTIES: Final = pairs(STRING, STRING)
-
-
-def _read_trailing_properties(data: bytes, at: int) -> tuple[dict[str, str], int]:
-    return ({}, at) if at == len(data) else PROPERTIES.read(data, at)
-
-
-def _write_trailing_properties(value: Mapping[str, str], out: list[bytes]) -> None:
-    if value:
-        PROPERTIES.write(value, out)
-
-
-TRAILING_PROPERTIES: Final = Field(_read_trailing_properties, _write_trailing_properties)
-"""Properties at the end of a frame, which are left out if there are no properties."""
-
-
-def _read_trailing_bytes(data: bytes, at: int) -> tuple[bytes, int]:
-    return (b"", at) if at == len(data) else BYTES.read(data, at)
-
-
-def _write_trailing_bytes(value: bytes, out: list[bytes]) -> None:
-    if value:
-        BYTES.write(value, out)
-
-
-TRAILING_BYTES: Final = Field(_read_trailing_bytes, _write_trailing_bytes)
+TRAILING_PROPERTIES: Final = _trailing(PROPERTIES, MappingProxyType({}))
+TRAILING_BYTES: Final = _trailing(BYTES, b"")
 
 _VALUES: Final = {OffsetType.OFFSET: U64, OffsetType.TIMESTAMP: I64}
 

@@ -1,7 +1,7 @@
 """All frames as values. A field's annotation determines its encoding; `codec` turns frames to bytes and back.
 
-A request and its response share a name, the response with the suffix `Response`. The order of fields is that
-of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Commands).
+A frame has the key of its name. A request and its response share a name, the response with the suffix
+`Response`. The order of fields is that of the bytes (PROTOCOL.adoc of RabbitMQ's stream plugin, Commands).
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from fencepost.coordinator.rabbit_codec.base import (
     Text,
     Texts,
     TrailingProperties,
-    record,
 )
 from fencepost.coordinator.rabbit_codec.codes import Key
 from fencepost.coordinator.rabbit_codec.fields import FIRST, WireOffsetSpecification
@@ -40,7 +39,6 @@ from fencepost.coordinator.rabbit_codec.fields import FIRST, WireOffsetSpecifica
 class DeclarePublisher(Request, frozen=True):
     """A publisher of one stream. With a reference its publishing ids tell duplicates."""
 
-    key: ClassVar[Key] = Key.DECLARE_PUBLISHER
     publisher_id: U8
     reference: Text
     stream: Text
@@ -49,13 +47,10 @@ class DeclarePublisher(Request, frozen=True):
 class DeclarePublisherResponse(Response, frozen=True):
     """The response to DeclarePublisher."""
 
-    key: ClassVar[Key] = Key.DECLARE_PUBLISHER
-
 
 class Publish(Frame, frozen=True):
     """Messages. `entries` is read and written by `entries` of this package."""
 
-    key: ClassVar[Key] = Key.PUBLISH
     publisher_id: U8
     entries: Rest
 
@@ -69,7 +64,6 @@ class FilteredPublish(Publish, frozen=True):
 class PublishConfirm(Frame, frozen=True):
     """These messages are in the stream."""
 
-    key: ClassVar[Key] = Key.PUBLISH_CONFIRM
     publisher_id: U8
     publishing_ids: Annotated[Sequence[int], fields.array(fields.U64)]
 
@@ -77,7 +71,6 @@ class PublishConfirm(Frame, frozen=True):
 class PublishError(Frame, frozen=True):
     """These messages are not in the stream: codes by publishing id."""
 
-    key: ClassVar[Key] = Key.PUBLISH_ERROR
     publisher_id: U8
     errors: Annotated[Mapping[int, int], fields.pairs(fields.U64, fields.U16)]
 
@@ -85,7 +78,6 @@ class PublishError(Frame, frozen=True):
 class QueryPublisherSequence(Request, frozen=True):
     """Asks for the highest publishing id of a reference in a stream."""
 
-    key: ClassVar[Key] = Key.QUERY_PUBLISHER_SEQUENCE
     reference: Text
     stream: Text
 
@@ -93,21 +85,17 @@ class QueryPublisherSequence(Request, frozen=True):
 class QueryPublisherSequenceResponse(Response, frozen=True):
     """The response; 0 also stands for a reference that never published."""
 
-    key: ClassVar[Key] = Key.QUERY_PUBLISHER_SEQUENCE
     sequence: U64 = 0
 
 
 class DeletePublisher(Request, frozen=True):
     """Ends a publisher."""
 
-    key: ClassVar[Key] = Key.DELETE_PUBLISHER
     publisher_id: U8
 
 
 class DeletePublisherResponse(Response, frozen=True):
     """The response to DeletePublisher."""
-
-    key: ClassVar[Key] = Key.DELETE_PUBLISHER
 
 
 # -- consuming ------------------------------------------------------------------------------------------
@@ -116,7 +104,6 @@ class DeletePublisherResponse(Response, frozen=True):
 class Subscribe(Request, frozen=True):
     """Reads a stream. A credit is a chunk that may be sent."""
 
-    key: ClassVar[Key] = Key.SUBSCRIBE
     subscription_id: U8
     stream: Text
     offset: Specification = FIRST
@@ -127,13 +114,10 @@ class Subscribe(Request, frozen=True):
 class SubscribeResponse(Response, frozen=True):
     """The response to Subscribe."""
 
-    key: ClassVar[Key] = Key.SUBSCRIBE
-
 
 class Deliver(Frame, frozen=True):
     """One chunk."""
 
-    key: ClassVar[Key] = Key.DELIVER
     subscription_id: U8
     chunk: Rest
 
@@ -151,7 +135,6 @@ class DeliverCommitted(Frame, frozen=True):
 class Credit(Frame, frozen=True):
     """Allows that many more chunks to be sent."""
 
-    key: ClassVar[Key] = Key.CREDIT
     subscription_id: U8
     credit: Annotated[int, fields.I16]
 
@@ -159,8 +142,6 @@ class Credit(Frame, frozen=True):
 class CreditResponse(Frame, frozen=True):
     """Reports that a credit could not be used; a valid credit gets no response."""
 
-    key: ClassVar[Key] = Key.CREDIT
-    is_response: ClassVar[bool] = True
     code: U16
     subscription_id: U8
 
@@ -168,7 +149,6 @@ class CreditResponse(Frame, frozen=True):
 class StoreOffset(Frame, frozen=True):
     """Stores an offset under a consumer's name; it gets no response."""
 
-    key: ClassVar[Key] = Key.STORE_OFFSET
     reference: Text
     stream: Text
     offset: U64
@@ -177,7 +157,6 @@ class StoreOffset(Frame, frozen=True):
 class QueryOffset(Request, frozen=True):
     """Asks for a stored offset."""
 
-    key: ClassVar[Key] = Key.QUERY_OFFSET
     reference: Text
     stream: Text
 
@@ -185,27 +164,22 @@ class QueryOffset(Request, frozen=True):
 class QueryOffsetResponse(Response, frozen=True):
     """The response to QueryOffset."""
 
-    key: ClassVar[Key] = Key.QUERY_OFFSET
     offset: U64 = 0
 
 
 class Unsubscribe(Request, frozen=True):
     """Ends a subscription."""
 
-    key: ClassVar[Key] = Key.UNSUBSCRIBE
     subscription_id: U8
 
 
 class UnsubscribeResponse(Response, frozen=True):
     """The response to Unsubscribe."""
 
-    key: ClassVar[Key] = Key.UNSUBSCRIBE
-
 
 class ConsumerUpdate(Request, frozen=True):
     """Tells a single active consumer that it is active from now on, or not any more."""
 
-    key: ClassVar[Key] = Key.CONSUMER_UPDATE
     subscription_id: U8
     active: U8
 
@@ -213,14 +187,12 @@ class ConsumerUpdate(Request, frozen=True):
 class ConsumerUpdateResponse(Response, frozen=True):
     """The client's response, with the place to read from."""
 
-    key: ClassVar[Key] = Key.CONSUMER_UPDATE
     offset: Annotated[WireOffsetSpecification, fields.LAST_OFFSET_SPECIFICATION] = fields.NONE
 
 
 class ResolveOffsetSpec(Request, frozen=True):
     """Asks for the offset that a specification means now."""
 
-    key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
     stream: Text
     offset: Specification
     properties: TrailingProperties = msgspec.field(default_factory=dict)
@@ -229,7 +201,6 @@ class ResolveOffsetSpec(Request, frozen=True):
 class ResolveOffsetSpecResponse(Response, frozen=True):
     """The response, always an offset."""
 
-    key: ClassVar[Key] = Key.RESOLVE_OFFSET_SPEC
     offset_type: U16 = 4
     offset: U64 = 0
 
@@ -240,7 +211,6 @@ class ResolveOffsetSpecResponse(Response, frozen=True):
 class Create(Request, frozen=True):
     """Creates a stream."""
 
-    key: ClassVar[Key] = Key.CREATE
     stream: Text
     arguments: Properties = msgspec.field(default_factory=dict)
 
@@ -248,26 +218,20 @@ class Create(Request, frozen=True):
 class CreateResponse(Response, frozen=True):
     """The response to Create."""
 
-    key: ClassVar[Key] = Key.CREATE
-
 
 class Delete(Request, frozen=True):
     """Deletes a stream."""
 
-    key: ClassVar[Key] = Key.DELETE
     stream: Text
 
 
 class DeleteResponse(Response, frozen=True):
     """The response to Delete."""
 
-    key: ClassVar[Key] = Key.DELETE
-
 
 class CreateSuperStream(Request, frozen=True):
     """Creates a super stream: its partitions, and the routing key of each."""
 
-    key: ClassVar[Key] = Key.CREATE_SUPER_STREAM
     name: Text
     partitions: Texts
     binding_keys: Texts
@@ -277,42 +241,35 @@ class CreateSuperStream(Request, frozen=True):
 class CreateSuperStreamResponse(Response, frozen=True):
     """The response to CreateSuperStream."""
 
-    key: ClassVar[Key] = Key.CREATE_SUPER_STREAM
-
 
 class DeleteSuperStream(Request, frozen=True):
     """Deletes a super stream with its partitions."""
 
-    key: ClassVar[Key] = Key.DELETE_SUPER_STREAM
     name: Text
 
 
 class DeleteSuperStreamResponse(Response, frozen=True):
     """The response to DeleteSuperStream."""
 
-    key: ClassVar[Key] = Key.DELETE_SUPER_STREAM
-
 
 class Metadata(Request, frozen=True):
     """Asks for the leader and the replicas of streams."""
 
-    key: ClassVar[Key] = Key.METADATA
     streams: Texts
 
 
 class MetadataResponse(Frame, frozen=True):
     """The response to Metadata."""
 
-    key: ClassVar[Key] = Key.METADATA
-    is_response: ClassVar[bool] = True
     correlation_id: U32
     brokers: Annotated[
-        Sequence[BrokerAddress], fields.array(record(BrokerAddress, fields.U16, fields.STRING, fields.U32))
+        Sequence[BrokerAddress],
+        fields.array(fields.record(BrokerAddress, fields.U16, fields.STRING, fields.U32)),
     ]
     streams: Annotated[
         Sequence[StreamPlace],
         fields.array(
-            record(StreamPlace, fields.STRING, fields.U16, fields.U16, fields.array(fields.U16)),
+            fields.record(StreamPlace, fields.STRING, fields.U16, fields.U16, fields.array(fields.U16)),
         ),
     ]
 
@@ -320,7 +277,6 @@ class MetadataResponse(Frame, frozen=True):
 class MetadataUpdate(Frame, frozen=True):
     """A stream was deleted, and with it this connection's publishers and subscriptions of it."""
 
-    key: ClassVar[Key] = Key.METADATA_UPDATE
     code: U16
     stream: Text
 
@@ -328,7 +284,6 @@ class MetadataUpdate(Frame, frozen=True):
 class Route(Request, frozen=True):
     """Asks for the partitions of a super stream that a routing key leads to."""
 
-    key: ClassVar[Key] = Key.ROUTE
     routing_key: Text
     super_stream: Text
 
@@ -336,35 +291,30 @@ class Route(Request, frozen=True):
 class RouteResponse(Response, frozen=True):
     """The response to Route."""
 
-    key: ClassVar[Key] = Key.ROUTE
     streams: Texts = ()
 
 
 class Partitions(Request, frozen=True):
     """Asks for the partitions of a super stream, in their order."""
 
-    key: ClassVar[Key] = Key.PARTITIONS
     super_stream: Text
 
 
 class PartitionsResponse(Response, frozen=True):
     """The response to Partitions."""
 
-    key: ClassVar[Key] = Key.PARTITIONS
     streams: Texts = ()
 
 
 class StreamStats(Request, frozen=True):
     """Asks for a stream's statistics."""
 
-    key: ClassVar[Key] = Key.STREAM_STATS
     stream: Text
 
 
 class StreamStatsResponse(Response, frozen=True):
     """The response to StreamStats."""
 
-    key: ClassVar[Key] = Key.STREAM_STATS
     stats: Annotated[Mapping[str, int], fields.pairs(fields.STRING, fields.I64)] = msgspec.field(
         default_factory=dict
     )
@@ -376,34 +326,28 @@ class StreamStatsResponse(Response, frozen=True):
 class PeerProperties(Request, frozen=True):
     """The properties of the client."""
 
-    key: ClassVar[Key] = Key.PEER_PROPERTIES
     properties: Properties = msgspec.field(default_factory=dict)
 
 
 class PeerPropertiesResponse(Response, frozen=True):
     """The properties of the server."""
 
-    key: ClassVar[Key] = Key.PEER_PROPERTIES
     properties: Properties = msgspec.field(default_factory=dict)
 
 
 class SaslHandshake(Request, frozen=True):
     """Asks for the authentication mechanisms."""
 
-    key: ClassVar[Key] = Key.SASL_HANDSHAKE
-
 
 class SaslHandshakeResponse(Response, frozen=True):
     """The response to SaslHandshake."""
 
-    key: ClassVar[Key] = Key.SASL_HANDSHAKE
     mechanisms: Texts = ()
 
 
 class SaslAuthenticate(Request, frozen=True):
     """The client authenticates; for PLAIN with NUL, user, NUL, password."""
 
-    key: ClassVar[Key] = Key.SASL_AUTHENTICATE
     mechanism: Text
     data: Annotated[bytes, fields.BYTES]
 
@@ -411,7 +355,6 @@ class SaslAuthenticate(Request, frozen=True):
 class SaslAuthenticateResponse(Response, frozen=True):
     """The response to SaslAuthenticate."""
 
-    key: ClassVar[Key] = Key.SASL_AUTHENTICATE
     challenge: Annotated[bytes, fields.TRAILING_BYTES] = b""
 
 
@@ -419,7 +362,6 @@ class Tune(Frame, frozen=True):
     """The server's limits, then the client's: bytes of a frame, and seconds between heartbeats, 0 for no
     heartbeats."""
 
-    key: ClassVar[Key] = Key.TUNE
     frame_max: U32
     heartbeat: U32
 
@@ -427,27 +369,22 @@ class Tune(Frame, frozen=True):
 class TuneResponse(Tune, frozen=True):
     """The client's Tune, as some clients send it."""
 
-    is_response: ClassVar[bool] = True
-
 
 class Open(Request, frozen=True):
     """Opens a virtual host."""
 
-    key: ClassVar[Key] = Key.OPEN
     virtual_host: Text
 
 
 class OpenResponse(Response, frozen=True):
     """The response to Open."""
 
-    key: ClassVar[Key] = Key.OPEN
     properties: TrailingProperties = msgspec.field(default_factory=dict)
 
 
 class Close(Request, frozen=True):
     """One side ends the connection."""
 
-    key: ClassVar[Key] = Key.CLOSE
     code: U16
     reason: Text
 
@@ -455,27 +392,21 @@ class Close(Request, frozen=True):
 class CloseResponse(Response, frozen=True):
     """The response to Close."""
 
-    key: ClassVar[Key] = Key.CLOSE
-
 
 class Heartbeat(Frame, frozen=True):
     """Shows that the sender is alive."""
 
-    key: ClassVar[Key] = Key.HEARTBEAT
 
-
-_COMMAND_VERSIONS = fields.array(record(CommandVersion, fields.U16, fields.U16, fields.U16))
+_COMMAND_VERSIONS = fields.array(fields.record(CommandVersion, fields.U16, fields.U16, fields.U16))
 
 
 class ExchangeCommandVersions(Request, frozen=True):
     """The command versions that the client speaks."""
 
-    key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
 
 
 class ExchangeCommandVersionsResponse(Response, frozen=True):
     """The command versions that the server speaks."""
 
-    key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
