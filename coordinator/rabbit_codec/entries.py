@@ -87,21 +87,14 @@ def _extent(data: bytes, at: int) -> tuple[int, int, int]:
     return at, end, records
 
 
-def check_batch(entry: ChunkEntry) -> None:
-    """Nothing, for a message.
-
-    :raises InvalidBatch: for a batch that RabbitMQ would refuse.
-    """
+def is_acceptable(entry: ChunkEntry) -> bool:
+    """Return true for a message, and for a batch that RabbitMQ takes."""
     if entry.data[0] < 0x80:
-        return
+        return True
     kind, records, uncompressed, size = _BATCH.unpack_from(entry.data)
     compression = kind >> 4 & 7
-    if uncompressed > MAX_UNCOMPRESSED_BYTES:
-        raise InvalidBatch(f"a batch of {uncompressed} bytes, at most {MAX_UNCOMPRESSED_BYTES}")
-    if not records or records * _SIMPLE.size > uncompressed:
-        raise InvalidBatch(f"{records} messages in a batch of {uncompressed} bytes")
-    if compression >= len(COMPRESSIONS) or (compression and not size):
-        raise InvalidBatch(f"compression {compression} of {size} bytes")
+    has_room = 0 < records * _SIMPLE.size <= uncompressed <= MAX_UNCOMPRESSED_BYTES
+    return has_room and compression < len(COMPRESSIONS) and (size > 0 or not compression)
 
 
 def messages_of(data: bytes) -> list[bytes]:

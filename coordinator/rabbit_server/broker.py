@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import count
 from types import TracebackType
@@ -63,26 +63,14 @@ class StreamBroker:
         """
         loop = asyncio.get_running_loop()
         self._clock = clock = ServerClock(loop)
-        later: Callable[[Callable[[], None]], object] = loop.call_soon
         self._cluster = RabbitCluster(
-            Groups(clock, later),
+            Groups(clock, loop.call_soon),
             now_ms=clock.now_ms,
             secret=secrets.token_bytes(32),
             users=self._users,
             limits=self._limits,
         )
-        numbers, turns = count(1), FairTurns()
-
-        def connect(
-            node: str,
-            *,
-            on_made: Callable[[RabbitServerConnection], str | None],
-            on_lost: Callable[[RabbitServerConnection], None],
-        ) -> RabbitServerConnection:
-            return RabbitServerConnection(
-                self.cluster, next(numbers), node, turns=turns, on_made=on_made, on_lost=on_lost
-            )
-
+        connect = partial(RabbitServerConnection, self.cluster, count(1), turns=FairTurns())
         try:
             for node, listener in self._listeners.items():
                 await listener.open(partial(connect, node))

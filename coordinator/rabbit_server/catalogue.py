@@ -39,9 +39,8 @@ class Catalogue:
         try:
             return self.streams[name]
         except KeyError:
-            raise RabbitRequestRefused(
-                ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no stream {name!r}"
-            ) from None
+            code = ResponseCode.STREAM_DOES_NOT_EXIST
+            raise RabbitRequestRefused(f"there is no stream {name!r}", code) from None
 
     def create(self, name: str, arguments: Mapping[str, str]) -> Stream:
         """Create a stream and return it.
@@ -53,10 +52,8 @@ class Catalogue:
         existing = self.streams.get(name)
         if existing is not None:
             if existing.arguments != made.arguments:
-                raise RabbitRequestRefused(
-                    ResponseCode.PRECONDITION_FAILED, f"the stream {name!r} exists with other arguments"
-                )
-            raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {name!r} exists")
+                raise RabbitRequestRefused(f"the stream {name!r} exists with other arguments")
+            raise RabbitRequestRefused(f"the stream {name!r} exists", ResponseCode.STREAM_ALREADY_EXISTS)
         self.streams[name] = made
         return made
 
@@ -82,17 +79,12 @@ class Catalogue:
         names = [checked_name(each) for each in partitions]
         if len(names) != len(keys) or len({*names}) != len(names) or len(names) > MAX_PARTITIONS:
             raise RabbitRequestRefused(
-                ResponseCode.PRECONDITION_FAILED,
                 f"{len(names)} partitions and {len(keys)} binding keys: expected the same number of each, "
-                f"at most {MAX_PARTITIONS}, all different",
+                f"at most {MAX_PARTITIONS}, all different"
             )
-        if name in self._super_streams:
-            raise RabbitRequestRefused(
-                ResponseCode.STREAM_ALREADY_EXISTS, f"the super stream {name!r} exists"
-            )
-        for each in names:
-            if each in self.streams:
-                raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
+        taken = [f"the super stream {name!r}"] if name in self._super_streams else []
+        if taken := taken or [f"the stream {each!r}" for each in names if each in self.streams]:
+            raise RabbitRequestRefused(f"{taken[0]} exists", ResponseCode.STREAM_ALREADY_EXISTS)
         # To create such a stream again without the argument asks for a different stream.
         arguments = {"queue-leader-locator": "balanced", **arguments}
         made = {each: Stream(each, arguments) for each in names}
@@ -160,9 +152,8 @@ class Catalogue:
         try:
             return self._super_streams[name]
         except KeyError:
-            raise RabbitRequestRefused(
-                ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no super stream {name!r}"
-            ) from None
+            code = ResponseCode.STREAM_DOES_NOT_EXIST
+            raise RabbitRequestRefused(f"there is no super stream {name!r}", code) from None
 
 
 def checked_name(name: str) -> str:
@@ -173,7 +164,6 @@ def checked_name(name: str) -> str:
     name = name.replace("\n", "").replace("\r", "")
     if not name or name.startswith("amq.") or len(name.encode()) > MAX_NAME_BYTES:
         raise RabbitRequestRefused(
-            ResponseCode.PRECONDITION_FAILED,
-            f"the name {name[:40]!r}: expected 1 to {MAX_NAME_BYTES} bytes that do not begin with 'amq.'",
+            f"the name {name[:40]!r}: expected 1 to {MAX_NAME_BYTES} bytes that do not begin with 'amq.'"
         )
     return name

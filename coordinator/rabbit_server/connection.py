@@ -7,7 +7,7 @@ can only end its own connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, cast
 
 import structlog
@@ -43,7 +43,7 @@ class RabbitServerConnection(asyncio.Protocol):
     def __init__(
         self,
         cluster: RabbitCluster,
-        number: int,
+        numbers: Iterator[int],
         node: str,
         *,
         turns: FairTurns,
@@ -57,7 +57,7 @@ class RabbitServerConnection(asyncio.Protocol):
         self._frames = frame_buffer()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._loop = asyncio.get_running_loop()
-        self.session = RabbitSession(number, cluster, self, HANDLERS)
+        self.session = RabbitSession(next(numbers), cluster, self, HANDLERS)
         self.is_writable = True
         self._is_closing = False
         self._is_lost = False

@@ -82,13 +82,10 @@ class Consumer:
             if found is None:
                 break
             chunk, self._next_chunk = found
-            if self._is_wanted(chunk):
+            if not self._filters or not self._filters.isdisjoint(chunk.filter_values):
                 self.credit -= 1
                 self._deliver(chunk)
         self._is_sending = False
-
-    def _is_wanted(self, chunk: KeptChunk) -> bool:
-        return not self._filters or not self._filters.isdisjoint(chunk.filter_values)
 
     def _deliver(self, chunk: KeptChunk) -> None:
         if self.session.deliver_version == 1:
@@ -124,7 +121,7 @@ class Consumer:
             self.open_log(self.offset if given.type is OffsetType.NONE else given)
             self.session.cluster.groups.on_change()
         elif not self.is_active and not activated:
-            self.session.cluster.groups.stepped_down(self.session, self)
+            self.session.cluster.groups.activate(self.session, self.stream.name, self.name)
         return True
 
     def owes_since(self, now_ms: int) -> int:
@@ -142,7 +139,7 @@ class Consumer:
                 if activated:
                     self.session.unanswered[correlation_id] = since_ms
                 else:
-                    groups.stepped_down(self.session, self)
+                    groups.activate(self.session, self.stream.name, self.name)
             groups.unregister(self.session, self)
 
 
@@ -151,13 +148,11 @@ def _subscribe(session: RabbitSession, frame: frames.Subscribe) -> None:
     stream = session.catalogue.stream(frame.stream)
     if frame.subscription_id in session.consumers:
         code = ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS
-        raise RabbitRequestRefused(code, f"subscription {frame.subscription_id} exists")
+        raise RabbitRequestRefused(f"subscription {frame.subscription_id} exists", code)
     consumer = Consumer(session, frame, stream)
     if consumer.is_single_active:
         if "name" not in frame.properties:
-            raise RabbitRequestRefused(
-                ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name"
-            )
+            raise RabbitRequestRefused("a single active consumer must have a name")
         consumer.is_active = session.cluster.groups.register(session, consumer)
     session.consumers[frame.subscription_id] = consumer
     session.send(frames.SubscribeResponse(frame.correlation_id))
@@ -181,7 +176,7 @@ def _unsubscribe(session: RabbitSession, frame: frames.Unsubscribe) -> Frame | N
     consumer = session.consumers.get(frame.subscription_id)
     if consumer is None:
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
-        raise RabbitRequestRefused(code, f"there is no subscription {frame.subscription_id}")
+        raise RabbitRequestRefused(f"there is no subscription {frame.subscription_id}", code)
     consumer.remove()
     session.leaders_asked.discard(consumer.stream.name)
     return response_to(frame)
@@ -207,7 +202,7 @@ def _query_offset(session: RabbitSession, frame: frames.QueryOffset) -> Frame | 
     session.leaders_asked.add(stream.name)
     stored = stream.offsets.get(frame.reference)
     if stored is None:
-        raise RabbitRequestRefused(ResponseCode.NO_OFFSET, f"nothing is stored for {frame.reference!r}")
+        raise RabbitRequestRefused(f"nothing is stored for {frame.reference!r}", ResponseCode.NO_OFFSET)
     return response_to(frame, offset=stored)
 
 

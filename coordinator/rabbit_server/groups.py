@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.host import CoordinatorClock, CoordinatorHost, HostHooks
 from fencepost.coordinator.protocol import sac
-from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, SacCoordinatorUnreachable
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 
@@ -39,10 +38,6 @@ class Groups(HostHooks):
         self._messages: deque[sac.NotifyConsumer | sac.CheckConnection] = deque()
         self._ended: deque[sac.ConnectionId] = deque()
         """Connections that ended, until their groups know it. The first one is being handled."""
-
-    def connection_id(self, session: RabbitSession) -> sac.ConnectionId:
-        """Return the name by which the coordinator knows a connection."""
-        return f"{session.number}@{session.socket.node}"
 
     def session_of(self, connection: sac.ConnectionId) -> RabbitSession | None:
         """Return the connection behind a name, if it is open."""
@@ -88,15 +83,12 @@ class Groups(HostHooks):
             self.on_change()
 
     def _deliver(self, message: sac.NotifyConsumer | sac.CheckConnection) -> None:
-        connection = message.connection
-        session = self._sessions.get(connection)
-        if isinstance(message, sac.NotifyConsumer):
-            if session is not None:
-                self._notify(session, message)
+        session = self._sessions.get(message.connection)
+        if isinstance(message, sac.CheckConnection):
+            gone = sac.ConnectionDown(message.connection, sac.DownReason.NOPROC)
+            self.process(gone if session is None else sac.ConnectionReconnected(message.connection))
         elif session is not None:
-            self.process(sac.ConnectionReconnected(connection))
-        else:
-            self.process(sac.ConnectionDown(connection, sac.DownReason.NOPROC))
+            self._notify(session, message)
 
     def _notify(self, session: RabbitSession, message: sac.NotifyConsumer) -> None:
         consumer = session.consumers.get(message.subscription_id)
@@ -104,7 +96,7 @@ class Groups(HostHooks):
             consumer.update(active=message.active)
         elif message.stepping_down:
             # The consumer that should step down was removed: without this the group would wait forever.
-            self._activate(session, message.stream, message.consumer_name)
+            self.activate(session, message.stream, message.consumer_name)
 
     # -- cut nodes --------------------------------------------------------------------------------------
 
@@ -140,7 +132,7 @@ class Groups(HostHooks):
         :raises Refused: if the group exists with another partition index.
         :raises CoordinatorUnavailable: if the connection's node is cut off, as in all methods below.
         """
-        connection = self.connection_id(session)
+        connection = session.connection_id
         self._sessions[connection] = session
         reply = self._ask(
             session,
@@ -155,7 +147,7 @@ class Groups(HostHooks):
             ),
         )
         if reply.error is not None:
-            raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"{consumer.name!r}: {reply.error}")
+            raise RabbitRequestRefused(f"{consumer.name!r}: {reply.error}")
         return bool(reply.is_active)
 
     def unregister(self, session: RabbitSession, consumer: Consumer) -> None:
@@ -166,23 +158,20 @@ class Groups(HostHooks):
                 vhost=session.virtual_host,
                 stream=consumer.stream.name,
                 consumer_name=consumer.name,
-                connection=self.connection_id(session),
+                connection=session.connection_id,
                 subscription_id=consumer.subscription_id,
             ),
         )
 
-    def stepped_down(self, session: RabbitSession, consumer: Consumer) -> None:
-        """Let the group choose after a consumer has stepped down."""
-        self._activate(session, consumer.stream.name, consumer.name)
-
-    def _activate(self, session: RabbitSession, stream: str, name: str) -> None:
+    def activate(self, session: RabbitSession, stream: str, name: str) -> None:
+        """Let a group choose after a consumer has stepped down."""
         command = sac.ActivateConsumer(vhost=session.virtual_host, stream=stream, consumer_name=name)
         self._ask(session, command)
 
     def connection_down(self, session: RabbitSession) -> None:
         """Remove a connection that ended, with its consumers; on a cut node this is noticed when the node is
         back."""
-        connection = self.connection_id(session)
+        connection = session.connection_id
         if self._sessions.pop(connection, None) is not None and session.socket.node not in self._cut:
             self._ended.append(connection)
             if len(self._ended) == 1:

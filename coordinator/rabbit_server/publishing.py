@@ -8,8 +8,7 @@ from typing import Final, NamedTuple
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
-from fencepost.coordinator.rabbit_codec.entries import check_batch, entries_of
+from fencepost.coordinator.rabbit_codec.entries import entries_of, is_acceptable
 from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
 from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, Stream
 
@@ -29,19 +28,17 @@ def checked_reference(reference: str) -> str:
     :raises Refused: if it is too long.
     """
     if len(reference.encode()) > MAX_REFERENCE_BYTES:
-        raise RabbitRequestRefused(
-            ResponseCode.PRECONDITION_FAILED, f"a reference of more than {MAX_REFERENCE_BYTES} bytes"
-        )
+        raise RabbitRequestRefused(f"a reference of more than {MAX_REFERENCE_BYTES} bytes")
     return reference
 
 
 def _declare_publisher(session: RabbitSession, frame: frames.DeclarePublisher) -> Frame | None:
     reference = checked_reference(frame.reference)
     if frame.publisher_id in session.publishers:
-        raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"publisher {frame.publisher_id} exists")
+        raise RabbitRequestRefused(f"publisher {frame.publisher_id} exists")
     taken = {(each.stream.name, each.reference) for each in session.publishers.values() if each.reference}
     if (frame.stream, reference) in taken:
-        raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"the reference {reference!r} is taken")
+        raise RabbitRequestRefused(f"the reference {reference!r} is taken")
     stream = session.catalogue.stream(frame.stream)
     session.publishers[frame.publisher_id] = Publisher(stream, reference)
     return response_to(frame)
@@ -53,13 +50,8 @@ def _publish(session: RabbitSession, frame: frames.Publish) -> Frame | None:
     if publisher is None:
         code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
         return frames.PublishError(frame.publisher_id, {each.publishing_id: code for each in entries})
-    good = len(entries)
-    try:
-        for number, entry in enumerate(entries):
-            good = number
-            check_batch(entry)
-        good = len(entries)
-    except InvalidBatch:
+    good = next((at for at, entry in enumerate(entries) if not is_acceptable(entry)), len(entries))
+    if good < len(entries):
         # Batches after a refused one are refused too, so that publishing ids have no gap.
         code = ResponseCode.PRECONDITION_FAILED
         refused = {each.publishing_id: code for each in entries[good:]}
@@ -78,9 +70,8 @@ def _query_publisher_sequence(session: RabbitSession, frame: frames.QueryPublish
 def _delete_publisher(session: RabbitSession, frame: frames.DeletePublisher) -> Frame | None:
     publisher = session.publishers.pop(frame.publisher_id, None)
     if publisher is None:
-        raise RabbitRequestRefused(
-            ResponseCode.PUBLISHER_DOES_NOT_EXIST, f"there is no publisher {frame.publisher_id}"
-        )
+        code = ResponseCode.PUBLISHER_DOES_NOT_EXIST
+        raise RabbitRequestRefused(f"there is no publisher {frame.publisher_id}", code)
     session.leaders_asked.discard(publisher.stream.name)
     return response_to(frame)
 

@@ -94,6 +94,11 @@ class RabbitSession:
         self._asked = 0
 
     @property
+    def connection_id(self) -> str:
+        """The name by which the coordinator of groups knows the connection."""
+        return f"{self.number}@{self.socket.node}"
+
+    @property
     def name(self) -> str:
         """The connection's name, as RabbitMQ lists it."""
         here, there = self.socket, f"{self.socket.peer_host}:{self.socket.peer_port}"

@@ -18,7 +18,7 @@ from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 class RabbitRequestRefused(Exception):
     """A request can't be carried out; the response has this code, and nothing has changed."""
 
-    def __init__(self, code: ResponseCode, message: str) -> None:
+    def __init__(self, message: str, code: ResponseCode = ResponseCode.PRECONDITION_FAILED) -> None:
         super().__init__(message)
         self.code = code
 
@@ -86,7 +86,7 @@ def _age_ms(value: str) -> int:
 
 
 def _invalid(name: str, value: str, expected: str) -> RabbitRequestRefused:
-    return RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"{name}={value!r}: expected {expected}")
+    return RabbitRequestRefused(f"{name}={value!r}: expected {expected}")
 
 
 EPOCH: Final = 1

@@ -136,7 +136,8 @@ def test_a_late_answer_to_a_step_down_opens_no_log(rig):
     two.join("x-1", super_stream="x")
     two.lose()
     assert one.updates() == [STEP_DOWN]
-    rig.cluster.groups.stepped_down(one.session, one.session.consumers[0])
+    consumer = one.session.consumers[0]
+    rig.cluster.groups.activate(one.session, consumer.stream.name, consumer.name)
     rig.settle()
     assert one.updates() == [ACTIVATE]
     one.answer()
