@@ -17,8 +17,9 @@ from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.admin import Admin
+from fencepost.simulation.lab.chaos.kept import WORLD
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
-from fencepost.simulation.lab.chaos.run import WORLD, run_real
+from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.lab.chaos.streams.stage import as_played
 from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
