@@ -1,25 +1,29 @@
-"""The consumer group protocol for one member: what must follow from its heartbeat, clause by clause.
+"""The consumer group protocol: what must follow from an event, clause by clause.
 
 This is a second, plain account of KIP-848, written from the KIP and from Kafka 4.3 (GroupMetadataManager,
 CurrentAssignmentBuilder). It shares no code with the coordinator that it judges. Every function is pure: from
-the member before the event, the event, and what the coordinator was free to choose, it returns the one right
+the state before the event, the event, and what the coordinator was free to choose, it returns the one right
 result. A judge that does not see the request gets all results that are possible (`UNSEEN`).
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
-from fencepost.coordinator.protocol import ids
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
+from fencepost.coordinator.protocol import consumer, ids
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.outcome import SessionEnded
+from fencepost.coordinator.protocol.regular_expressions import compiled
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+    from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.checkers.step import KnownGroup
+    from fencepost.simulation.kernel.observers import StepEvent
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 STABLE, UNREVOKED, UNRELEASED, _ = ConsumerGroupMemberState
@@ -118,6 +122,96 @@ def description(
     else:
         said = {name: value for name, value in said.items() if value is not None}
     return {**said, "classic": None}
+
+
+# -- the group epoch (KIP-848, Group Epoch) -----------------------------------------------------------------
+
+FIRST_EPOCH: Final = 1
+"""The epoch of a group before its first change, and of its target."""
+
+Pair: TypeAlias = "tuple[ConsumerGroupMember | None, ConsumerGroupMember | None]"
+"""A member before and after an event; None if it was, or is, no member."""
+Matches: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The topics that expressions match, as far as they are resolved."""
+
+
+def reason_to_raise(pairs: Iterable[Pair], matched: Matches, matched_now: Matches) -> str:
+    """Return the change that raises the group epoch; empty if there is none.
+
+    A static member that returns is the member that it replaces: unchanged, it raises nothing (Static
+    Membership).
+    """
+    for text, topics in matched.items():
+        if topics != matched_now.get(text, ()):
+            return f"{text} matches {topics} no more"
+    for before, after in pairs:
+        if after is None:
+            return f"{before.member_id if before else 'a member'} was removed"
+        if subscribes_otherwise(before, after):
+            return f"{after.member_id} subscribes to {after.subscribed_topic_names}, {after.regex}"
+        # The topics of a new expression come later, with an epoch of their own.
+        if after.regex in matched_now and (before is None or before.regex != after.regex):
+            return f"{after.member_id} subscribes to {after.regex}, which is known"
+    return ""
+
+
+def subscribes_otherwise(before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> bool:
+    """Return true if a member names other topics than before, or dropped its expression (KAFKA-19899)."""
+    if before is None:
+        return bool(after.subscribed_topic_names)
+    dropped = before.regex is not None and after.regex is None
+    return dropped or after.subscribed_topic_names != before.subscribed_topic_names
+
+
+def is_input_changed(pairs: Iterable[Pair]) -> bool:
+    """Return true if targets may depend on a change; the preferred assignor raises epochs in some releases
+    only."""
+    return any(_inputs(before) != _inputs(after) for before, after in pairs)
+
+
+def _inputs(member: ConsumerGroupMember | None) -> tuple[object, ...]:
+    return (member.subscribed_topic_names, member.regex, member.server_assignor) if member else ()
+
+
+# -- the target is due (KIP-848, Target Assignment; KIP-1263) -----------------------------------------------
+
+
+def is_target_due(group_epoch: int, target_epoch: int, waited_ms: int, interval_ms: int) -> bool:
+    """Return true if a heartbeat has to make a new target: the group has a newer epoch, and the interval
+    between two targets is over."""
+    return target_epoch < group_epoch and (target_epoch <= FIRST_EPOCH or waited_ms >= interval_ms)
+
+
+def subscribed_topics(
+    member: ConsumerGroupMember, matched: Matches, image: TopicsImage
+) -> frozenset[ids.TopicId]:
+    """Return the existing topics that a member subscribes to, by name or by expression."""
+    names = (*member.subscribed_topic_names, *matched.get(member.regex or "", ()))
+    by_name = image.by_name
+    return frozenset([topic.topic_id for name in names if (topic := by_name.get(name)) is not None])
+
+
+# -- expressions (KIP-848, Regular Expressions) -------------------------------------------------------------
+
+LOOKUP_PAUSE_MS: Final = 10_000
+"""A group's expressions are not resolved again within this time."""
+
+
+def is_lookup_due(since_ms: int, refresh_ms: int, *, new: bool) -> bool:
+    """Return true if a heartbeat has to start a lookup; `new` if an expression or a topic is.
+
+    `since_ms` is the time since the last lookup.
+    """
+    return since_ms > LOOKUP_PAUSE_MS and (new or since_ms > refresh_ms)
+
+
+def matches(text: str, image: TopicsImage) -> tuple[str, ...]:
+    """Return the topics whose whole names match an expression; an invalid one matches nothing."""
+    try:
+        expression = compiled(text)
+    except ProtocolError:
+        return ()
+    return tuple(name for name in sorted(image.by_name) if expression.fullmatch(name) is not None)
 
 
 # -- the member moves towards its target (KIP-848, Reconciliation) ------------------------------------------
@@ -250,30 +344,32 @@ Since: TypeAlias = Mapping[ids.TopicId, Mapping[int, int]]
 """The epoch since which partitions are held, by topic and number."""
 
 
-def held_since(known: Since, before: Standing, after: Standing) -> Iterator[tuple[ids.TopicId, int, int]]:
-    """Yield each partition that is held after a step, with the epoch since when (KIP-1251).
+def held_since(known: Since, before: Standing, after: Standing) -> dict[ids.TopicId, dict[int, int]]:
+    """Return the epoch since when each partition is held after a step (KIP-1251).
 
     That epoch stays while the partition is held: otherwise late commits of its member are refused. One that
     comes, or comes back before it was released, has the epoch that the member reaches with it.
     """
-    is_away = after.epoch == ids.STATIC_LEAVE_EPOCH
+    is_away, since = after.epoch == ids.STATIC_LEAVE_EPOCH, dict[ids.TopicId, dict[int, int]]()
     for part, stays in ((after.assigned, before.assigned), (after.revoking, after.revoking)):
         for topic_id, numbers in part.items():
             staying, epochs = () if is_away else stays.get(topic_id, ()), known.get(topic_id, {})
-            for number in numbers:
-                yield (
-                    topic_id,
-                    number,
-                    epochs[number] if number in staying and number in epochs else max(after.epoch, 0),
-                )
+            fresh, of_topic = max(after.epoch, 0), since.setdefault(topic_id, {})
+            of_topic.update({n: epochs.get(n, fresh) if n in staying else fresh for n in numbers})
+    return since
 
 
 # -- the response (KIP-848, ConsumerGroupHeartbeatResponse) -------------------------------------------------
 
 
-def has_assignment(request: ConsumerGroupHeartbeatRequest, before: Standing, after: Standing) -> bool:
-    """Return true if the response has the assignment: after a join, a full request, or a change of it."""
-    return request.member_epoch == ids.JOIN_EPOCH or is_full(request) or before.assigned != after.assigned
+def response(
+    request: ConsumerGroupHeartbeatRequest, before: Standing, after: Standing
+) -> tuple[int, ids.Partitions | None]:
+    """Return the epoch of the response; and the assignment after a join, a full request, or a change."""
+    if request.member_epoch < 0:
+        return request.member_epoch, None
+    told = request.member_epoch == ids.JOIN_EPOCH or is_full(request) or before.assigned != after.assigned
+    return after.epoch, after.assigned if told else None
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
@@ -285,16 +381,63 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-# -- the target is due (KIP-1263) ---------------------------------------------------------------------------
-
-_NO_TARGET: Final = 1
-"""The target's epoch in a group that never had one."""
+# -- members leave, and are removed (KIP-848, Member Session Management, Rebalance Timeout) ----------------
 
 
-def is_target_due(group_epoch: int, target_epoch: int, waited_ms: int, interval_ms: int) -> bool:
-    """Return true if a heartbeat has to make a new target: the group has a newer epoch, and the interval
-    between two targets is over."""
-    return target_epoch < group_epoch and (target_epoch <= _NO_TARGET or waited_ms >= interval_ms)
+def may_remove(event: StepEvent, member: ConsumerGroupMember) -> bool:
+    """Return true if the event removes this member: it leaves, or an administrator or its broker says so."""
+    if isinstance(event, consumer.ConsumerGroupHeartbeatRequest):
+        return event.member_epoch == ids.LEAVE_EPOCH and event.member_id == member.member_id
+    if isinstance(event, SessionEnded):
+        return event.member_id == member.member_id
+    if isinstance(event, consumer.LeaveGroupRequest | consumer.LeaveGroupBatchRequest):
+        named = event.members if isinstance(event, consumer.LeaveGroupBatchRequest) else (event,)
+        return any(
+            one.member_id == member.member_id
+            if one.instance_id is None
+            else one.instance_id == member.instance_id
+            for one in named
+        )
+    return False
+
+
+def timeout_ms(reason: str, member: ConsumerGroupMember, session_ms: int) -> int:
+    """Return the time after which a silent member is removed; one of the classic protocol chose its own."""
+    if reason != "session":
+        return member.rebalance_timeout_ms
+    return session_ms if member.classic is None else member.classic.session_timeout_ms
+
+
+def is_timed(member: ConsumerGroupMember) -> bool:
+    """Return true if a rebalance timer runs: the member has to release partitions, and is there.
+
+    A member of the classic protocol has none: it is expected to join, and to sync.
+    """
+    return member.state is UNREVOKED and member.member_epoch >= 0 and member.classic is None
+
+
+# -- the group as a whole -----------------------------------------------------------------------------------
+
+
+def group_state(members: Collection[ConsumerGroupMember], group_epoch: int, target_epoch: int) -> GroupState:
+    """Return the state by the epochs and members (ConsumerGroup.maybeUpdateGroupState)."""
+    if not members:
+        return GroupState.EMPTY
+    if target_epoch < group_epoch:
+        return GroupState.ASSIGNING
+    settled = all(each.member_epoch == target_epoch and each.state is STABLE for each in members)
+    return GroupState.STABLE if settled else GroupState.RECONCILING
+
+
+def held(member: ConsumerGroupMember | None) -> ids.Partitions:
+    """Return the partitions that a member holds: the assigned ones, and those that it has to release.
+
+    No other member may hold one of them.
+    """
+    if member is None:
+        return ids.NO_PARTITIONS
+    assigned, pending = member.assigned, member.pending_revocation
+    return union(assigned, pending) if pending else assigned
 
 
 # -- sets of partitions -------------------------------------------------------------------------------------
@@ -304,7 +447,7 @@ def minus(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
     """Return the partitions of the first that are not in the second."""
     if not one or not other:
         return one
-    return _filled({t: {*n}.difference(other[t]) if t in other else n for t, n in one.items()})
+    return _filled({t: {*n}.difference(other.get(t, ())) for t, n in one.items() if other.get(t) != n})
 
 
 def both(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
@@ -318,8 +461,4 @@ def union(one: ids.Partitions, other: ids.Partitions) -> ids.Partitions:
 
 
 def _filled(partitions: Mapping[ids.TopicId, Collection[int]]) -> ids.Partitions:
-    return {
-        topic_id: numbers if isinstance(numbers, tuple) else tuple(sorted(numbers))
-        for topic_id, numbers in partitions.items()
-        if numbers
-    }
+    return {topic_id: tuple(sorted(numbers)) for topic_id, numbers in partitions.items() if numbers}

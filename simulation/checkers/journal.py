@@ -114,27 +114,6 @@ class Shadow:
                     )
                     yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
 
-    def follow_move(
-        self, live: GroupCoordinator, record: r.Record, before: ConsumerGroupMember
-    ) -> Iterable[Finding]:
-        """Take in a batch of one record, which only moves a member's epoch."""
-        member_id, group_id = before.member_id, record.key.group_id
-        self.apply(self._through_bytes(record, {member_id: before}))
-        ours, theirs = self._coordinator.groups.get(group_id), live.groups.get(group_id)
-        if (
-            ours is not None
-            and theirs is not None
-            and ours.state is theirs.state
-            and ours.group_epoch == theirs.group_epoch
-            and ours.assignment_epoch == theirs.assignment_epoch
-            and len(ours.members) == len(theirs.members)
-            and ours.members.get(member_id) == theirs.members.get(member_id)
-        ):
-            return ()
-        touched = Touched()
-        touched.members[member_id] = None
-        return self._compare_groups(live, {group_id: touched})
-
     def _through_bytes(
         self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
     ) -> r.Record:

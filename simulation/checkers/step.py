@@ -1,4 +1,4 @@
-"""One event of the coordinator for its checkers: the state before it, and the state now.
+"""One event of the coordinator for its judges: each group before it, and the group now.
 
 Values are immutable, so "before" is a reference that was kept; nothing is copied. Only the groups and members
 that the event's records name are compared.
@@ -7,6 +7,7 @@ that the event's records name are compared.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
@@ -16,24 +17,20 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.ownership import Some, changes, held
+from fencepost.simulation.checkers.consumer_model import Matches, Pair, held, minus
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
 
-    Groups: TypeAlias = Mapping[str, ConsumerGroup]
-
-
-_NOBODY: Mapping[MemberId, ConsumerGroupMember] = {}
-_NO_TARGETS: Mapping[MemberId, Partitions] = {}
+TargetChange: TypeAlias = tuple[MemberId, Partitions | None, Partitions | None]
+"""A member whose target was written, with the target before and after."""
 
 
 class MemberChange:
     """A member that records of the event name. None: it did not exist before, or does not now."""
 
-    __slots__ = ("after", "before", "gained", "holds", "holds_the_same", "lost", "member_id")
+    __slots__ = ("after", "before", "gained", "holds", "lost", "member_id")
 
     def __init__(
         self, member_id: MemberId, before: ConsumerGroupMember | None, after: ConsumerGroupMember | None
@@ -43,30 +40,10 @@ class MemberChange:
         self.after = after
         self.holds = held(after)
         """The partitions that it has now, whether to be released or not."""
-        self.lost: Some = ()
-        """The partitions that it no longer holds; empty if it `holds_the_same`."""
-        self.gained: Some = ()
-        self.holds_the_same = (
-            before is not None
-            and after is not None
-            and before.assigned is after.assigned
-            and before.pending_revocation is after.pending_revocation
-        )
-        """True if it holds the very same sets as before, as a member of which only the epoch moved."""
-        if not self.holds_the_same:
-            self.lost, self.gained = changes(held(before), self.holds)
-
-
-class TargetChange:
-    """A member whose target was written. None: there was, or is, no target."""
-
-    __slots__ = ("after", "before", "gained", "lost", "member_id")
-
-    def __init__(self, member_id: MemberId, before: Partitions | None, after: Partitions | None) -> None:
-        self.member_id = member_id
-        self.before = before
-        self.after = after
-        self.lost, self.gained = changes(before or NO_PARTITIONS, after or NO_PARTITIONS)
+        held_before = held(before)
+        self.lost = self.gained = NO_PARTITIONS
+        if held_before is not self.holds:
+            self.lost, self.gained = minus(held_before, self.holds), minus(self.holds, held_before)
 
 
 class KnownGroup:
@@ -77,7 +54,9 @@ class KnownGroup:
         "assignment_timestamp_ms",
         "group_epoch",
         "instances",
+        "matched",
         "members",
+        "metadata_hash",
         "targets",
     )
 
@@ -85,32 +64,32 @@ class KnownGroup:
         self.members: dict[MemberId, ConsumerGroupMember] = {}
         self.targets: dict[MemberId, Partitions] = {}
         self.instances: dict[str, MemberId] = {}
-        self.group_epoch = 0
-        self.assignment_epoch = 0
-        self.assignment_timestamp_ms = 0
+        self.matched: Matches = {}
+        self.group_epoch = self.assignment_epoch = self.assignment_timestamp_ms = self.metadata_hash = 0
 
     def settle(self, step: GroupStep) -> None:
-        """Take the event in, once every checker has seen it."""
+        """Take the event in, once every judge has seen it."""
         for change in step.members:
-            member_id, before, after = change.member_id, change.before, change.after
-            old = None if before is None else before.instance_id
-            if old is not None and self.instances.get(old) == member_id:
+            old = None if change.before is None else change.before.instance_id
+            if old is not None and self.instances.get(old) == change.member_id:
                 del self.instances[old]
-            if after is None:
-                self.members.pop(member_id, None)
+        for change in step.members:
+            if change.after is None:
+                self.members.pop(change.member_id, None)
                 continue
-            self.members[member_id] = after
-            if after.instance_id is not None:
-                self.instances[after.instance_id] = member_id
-        for target in step.targets:
-            if target.after is None:
-                self.targets.pop(target.member_id, None)
+            self.members[change.member_id] = change.after
+            if change.after.instance_id is not None:
+                self.instances[change.after.instance_id] = change.member_id
+        for member_id, _, target in step.targets:
+            if target is None:
+                self.targets.pop(member_id, None)
             else:
-                self.targets[target.member_id] = target.after
-        if step.group is not None:
-            self.group_epoch = step.group.group_epoch
-            self.assignment_epoch = step.group.assignment_epoch
-            self.assignment_timestamp_ms = step.group.assignment_timestamp_ms
+                self.targets[member_id] = target
+        if (group := step.group) is not None:
+            self.group_epoch, self.metadata_hash = group.group_epoch, group.metadata_hash
+            self.assignment_epoch = group.assignment_epoch
+            self.assignment_timestamp_ms = group.assignment_timestamp_ms
+            self.matched = step.matched
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):
@@ -121,14 +100,11 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     known: KnownGroup
     members: tuple[MemberChange, ...]
     targets: tuple[TargetChange, ...]
-    new_target: bool
-    """A target assignment was computed."""
+    touched: Touched
     event: StepEvent
     outcome: Outcome
     image: TopicsImage
     now_ms: int
-    ends: bool
-    """True if one of its records is a tombstone."""
 
     @property
     def is_load(self) -> bool:
@@ -140,6 +116,37 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
         """Topics on which this step's coordinator and the image may differ; empty in a simulated world."""
         return self.event.unsettled if isinstance(self.event, RecordsObserved) else frozenset()
 
+    @property
+    def matched(self) -> Matches:
+        """The topics that expressions match after the event, by its records."""
+        if not self.touched.expressions:
+            return self.known.matched
+        found = dict(self.known.matched)
+        for text, value in self.touched.expressions.items():
+            found.pop(text, None)
+            if value is not None:
+                found[text] = value.topics
+        return found
+
+    def predecessor(self, after: ConsumerGroupMember) -> ConsumerGroupMember | None:
+        """Return the static member whose place a member takes under a new id; None if it takes none."""
+        if after.instance_id is None:
+            return None
+        removed = (change.before for change in self.members if change.after is None)
+        return next((each for each in removed if each and each.instance_id == after.instance_id), None)
+
+    def pairs(self) -> Iterator[Pair]:
+        """Yield each member before and after; one that takes a static member's place was that member."""
+        replaced = set()
+        for change in self.members:
+            if change.before is None and change.after is not None:
+                before = self.predecessor(change.after)
+                replaced.add(before and before.member_id)
+                yield before, change.after
+        for change in self.members:
+            if change.before is not None and change.member_id not in replaced:
+                yield change.before, change.after
+
 
 class Tracker:
     """Remembers each group, and finds the changes of an event."""
@@ -150,7 +157,7 @@ class Tracker:
     def steps(
         self,
         named: Mapping[str, Touched],
-        groups: Groups,
+        groups: Mapping[str, ConsumerGroup],
         image: TopicsImage,
         event: StepEvent,
         outcome: Outcome,
@@ -163,24 +170,21 @@ class Tracker:
         `named` is the result of `touched_groups` for these records.
         """
         for group_id, touched in named.items():
-            known = self.groups.get(group_id)
-            if known is None:
-                known = self.groups[group_id] = KnownGroup()
+            known = self.groups.setdefault(group_id, KnownGroup())
             group = groups.get(group_id)
-            members = _NOBODY if group is None else group.members
-            targets = _NO_TARGETS if group is None else group.targets
+            members = {} if group is None else group.members
+            targets = {} if group is None else group.targets
             step = GroupStep(
                 group_id,
                 group,
                 known,
                 tuple([MemberChange(m, known.members.get(m), members.get(m)) for m in touched.members]),
-                tuple([TargetChange(m, known.targets.get(m), targets.get(m)) for m in touched.targets]),
-                touched.new_target,
+                tuple([(m, known.targets.get(m), targets.get(m)) for m in touched.targets]),
+                touched,
                 event,
                 outcome,
                 image,
                 now_ms,
-                touched.ends,
             )
             yield step
             known.settle(step)
@@ -191,50 +195,99 @@ class Tracker:
 class Touched:
     """The keys that the records of a batch name in one group, in their order."""
 
-    __slots__ = ("ends", "members", "new_target", "targets")
+    __slots__ = ("converted", "described", "ends", "expressions", "members", "new_targets", "targets")
 
     def __init__(self) -> None:
         self.members: dict[MemberId, None] = {}
         self.targets: dict[MemberId, None] = {}
-        self.new_target = False
+        self.expressions: dict[str, r.ConsumerGroupRegularExpressionValue | None] = {}
+        self.new_targets = 0
+        """Number of targets that were computed."""
         self.ends = False
         """True if there is a tombstone among them."""
+        self.described = False
+        """True if members came, went, or said something about themselves."""
+        self.converted = False
+        """True if the group was a classic one, or becomes one: members keep what they have."""
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
     """Return the keys that these records name, by consumer group. Records of offsets and of other groups
     touch none."""
     groups: dict[str, Touched] = {}
+    converted = []
     for record in records:
-        key = record.key
-        if type(key) not in ConsumerGroup.applied_by:
+        key, value = record.key, record.value
+        kind = type(key)
+        if kind not in ConsumerGroup.applied_by:
+            if kind is r.GroupMetadataKey:
+                converted.append(key.group_id)
             continue
         touched = groups.get(key.group_id)
         if touched is None:
             touched = groups[key.group_id] = Touched()
-        if record.value is None:
-            touched.ends = True
-        elif type(key) is r.ConsumerGroupTargetAssignmentMetadataKey:
-            touched.new_target = True
-        if (
-            type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
-            or type(key) is r.ConsumerGroupMemberMetadataKey
-        ):
+        touched.ends |= value is None
+        if isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
             touched.members[key.member_id] = None
-        elif type(key) is r.ConsumerGroupTargetAssignmentMemberKey:
+        elif isinstance(key, r.ConsumerGroupMemberMetadataKey):
+            touched.members[key.member_id] = None
+            touched.described = True
+        elif isinstance(key, r.ConsumerGroupTargetAssignmentMemberKey):
             touched.targets[key.member_id] = None
+        elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
+            touched.new_targets += 1
+        elif isinstance(key, r.ConsumerGroupRegularExpressionKey):
+            touched.expressions[key.regular_expression] = value  # type: ignore[assignment]
+            touched.described = True
+    for group_id in converted:
+        if group_id in groups:
+            groups[group_id].converted = True
     return groups
 
 
-def subscribed_topics(
-    member: ConsumerGroupMember,
-    resolved: Mapping[str, r.ConsumerGroupRegularExpressionValue],
-    image: TopicsImage,
-) -> frozenset[TopicId]:
-    """Return the existing topics that a member subscribes to, by name or by expression."""
-    resolution = resolved.get(member.subscribed_topic_regex or "")
-    names = member.subscribed_topic_names
-    if resolution is not None:
-        names = (*names, *resolution.topics)
-    by_name = image.by_name
-    return frozenset([topic.topic_id for name in names if (topic := by_name.get(name)) is not None])
+class Holders:
+    """Each partition's holder."""
+
+    __slots__ = ("_topics", "total")
+
+    def __init__(self) -> None:
+        self._topics: dict[TopicId, list[MemberId | None]] = {}
+        """By topic and partition number: a list takes a fifth of the room of a mapping."""
+        self.total = 0
+
+    def of(self, topic_id: TopicId, partitions: Iterable[int]) -> list[MemberId | None]:
+        """Return the holders of partitions, in the order of the partitions."""
+        holders = self._topics.get(topic_id, [])
+        known = len(holders)
+        return [holders[number] if number < known else None for number in partitions]
+
+    def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
+        """Yield those of these partitions that another member holds, with the holder."""
+        for topic_id, numbers in partitions.items():
+            holders = self.of(topic_id, numbers)
+            if holders.count(member_id) < len(holders):
+                for number, holder in zip(numbers, holders, strict=True):
+                    if holder is not None and holder != member_id:
+                        yield topic_id, number, holder
+
+    def release(self, member_id: MemberId, lost: Partitions) -> None:
+        """Remove the partitions that the member no longer holds."""
+        for topic_id, numbers in lost.items():
+            for number, holder in zip(numbers, self.of(topic_id, numbers), strict=True):
+                if holder == member_id:
+                    self._topics[topic_id][number] = None
+                    self.total -= 1
+
+    def grant(self, member_id: MemberId, gained: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
+        """Give the member the partitions that it holds newly; yield those that another one holds, which keeps
+        them."""
+        for topic_id, numbers in gained.items():
+            holders = self._topics.setdefault(topic_id, [])
+            holders.extend(repeat(None, max(numbers) + 1 - len(holders)))
+            for number in numbers:
+                holder = holders[number]
+                if holder is None:
+                    holders[number] = member_id
+                    self.total += 1
+                elif holder != member_id:
+                    yield topic_id, number, holder

@@ -13,14 +13,10 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMemberValue as TargetValue,
 )
-from fencepost.coordinator.protocol.records import (
-    ConsumerGroupTargetAssignmentMetadataKey as TargetEpochKey,
-)
-from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.ownership import Holders, changes, in_order
-from fencepost.simulation.checkers.step import subscribed_topics
+from fencepost.simulation.checkers.consumer_model import Matches, both, minus, subscribed_topics
+from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,139 +27,76 @@ if TYPE_CHECKING:
     from fencepost.simulation.checkers.step import GroupStep
 
 
-class Targets:
-    """Checks the targets of one group."""
-
-    def __init__(self, default_assignor: str) -> None:
-        self._default = default_assignor
-        self._owners = Holders()
-        self._noticed: TopicsImage | None = None
-        self._sizes: dict[MemberId, int] = {}
-        """Number of partitions of each target, by the records of targets."""
-
-    def check(self, step: GroupStep) -> Iterator[Finding]:
-        """Findings of one event."""
-        for change in step.targets:
-            self._owners.release(change.member_id, change.lost)
-            if change.after is None:
-                self._sizes.pop(change.member_id, None)
-            else:
-                self._sizes[change.member_id] = partition_count(change.after)
-        for change in step.targets:
-            for topic_id, number, holder in self._owners.grant(change.member_id, change.gained):
-                yield (
-                    "target-exclusive",
-                    f"{step.group_id}: {topic_id}-{number} is in the targets of {holder} and"
-                    f" {change.member_id}",
-                )
-        group = step.group
-        if step.new_target and group is not None and group.members:
-            subscriptions = subscriptions_of(group, step.image)
-            yield from self._covers(step, subscriptions)
-            yield from self._within_subscriptions(step, subscriptions)
-            if not is_taken_over(step) or _is_computed_anew(step):
-                yield from self._balanced(step, subscriptions)
-            if _digest(group, step.image) not in (None, group.metadata_hash):
-                yield (
-                    "metadata-hash",
-                    f"target {group.assignment_epoch} of {step.group_id} was computed for other topics than"
-                    f" the digest {group.metadata_hash} of its epoch {group.group_epoch}",
-                )
-
-    def noticed(self, group: ConsumerGroup, image: TopicsImage) -> Iterator[Finding]:
-        """Check, once for each image of the topics, that a heartbeat has made the group notice its changes.
-
-        (KAFKA-18916)
-        """
-        if image is self._noticed:
-            return
-        digest = _digest(group, image)
-        if digest is None:
-            return
-        self._noticed = image
-        if digest != group.metadata_hash:
-            yield (
-                "metadata-hash",
-                f"{group.group_id} at epoch {group.group_epoch} has the digest {group.metadata_hash} after a"
-                f" heartbeat, its topics have {digest}",
-            )
-
-    def _covers(
-        self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
-    ) -> Iterator[Finding]:
-        wanted = frozenset[TopicId]().union(*set(subscriptions.values()))  # equal ones are one object
-        epoch = step.group.assignment_epoch if step.group is not None else 0
-        for topic_id in sorted(wanted - step.unsettled):
-            count, given = step.image.by_id[topic_id].partitions, self._owners.count(topic_id)
-            if given != count or self._owners.count(topic_id, first=count):
-                yield (
-                    "target-covers",
-                    f"target {epoch} of {step.group_id} has {given} of the {count} partitions of {topic_id}",
-                )
-        for topic_id in sorted(self._owners.topics - wanted - step.unsettled):
-            if self._owners.count(topic_id):
-                yield (
-                    "target-covers",
-                    f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which no member"
-                    " subscribes",
-                )
-
-    def _within_subscriptions(
-        self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
-    ) -> Iterator[Finding]:
-        for change in step.targets:
-            subscribed = subscriptions.get(change.member_id, frozenset())
-            foreign = (change.after or NO_PARTITIONS).keys() - subscribed
-            if foreign and (foreign := foreign - step.unsettled):
-                yield (
-                    "target-covers",
-                    f"the target of {change.member_id} of {step.group_id} has topics outside its"
-                    " subscription:"
-                    f" {', '.join(sorted(foreign))}",
-                )
-
-    def _balanced(
-        self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
-    ) -> Iterator[Finding]:
-        group = step.group
-        assert group is not None
-        name = assignor_of(group.members.values(), self._default)
+def check_targets(step: GroupStep, group: ConsumerGroup, default_assignor: str) -> Iterator[Finding]:
+    """Findings of an event that wrote targets."""
+    new_targets, unseen = step.touched.new_targets, isinstance(step.event, RecordsObserved)
+    if not new_targets and not unseen:
+        yield from _unasked(step, group)
+        return
+    given: dict[TopicId, dict[int, MemberId]] = {}
+    for member_id, target in group.targets.items():
+        for topic_id, numbers in target.items():
+            of_topic = given.setdefault(topic_id, {})
+            for number in numbers:
+                if (holder := of_topic.setdefault(number, member_id)) != member_id:
+                    twice = f"{topic_id}-{number} is in the targets of {holder} and {member_id}"
+                    yield "target-exclusive", f"{step.group_id}: {twice}"
+    if not new_targets or not group.members:
+        return
+    subscriptions = subscriptions_of(group, step.image)
+    yield from _covers(step, group, subscriptions, given)
+    # Members of a classic group keep the assignment of their own assignor, until a target is computed anew.
+    if not step.touched.converted or new_targets > 1:
+        name = assignor_of(group.members.values(), default_assignor)
         if name == "uniform":
             alike = len(set(subscriptions.values())) == 1 and homogeneous(group.members.values())
-            yield from (self._even if alike else _mixed)(step, subscriptions)
+            yield from (_even if alike else _mixed)(step, subscriptions)
         elif name == "range":
             yield from _ranges(step, subscriptions)
+    if digest_of(group, step.image) not in (None, group.metadata_hash):
+        yield (
+            "metadata-hash",
+            f"target {group.assignment_epoch} of {step.group_id} was computed for other topics than"
+            f" the digest {group.metadata_hash} of its epoch {group.group_epoch}",
+        )
 
-    def _even(
-        self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
-    ) -> Iterator[Finding]:
-        """The uniform assignor if all members subscribe alike."""
-        group = step.group
-        assert group is not None
-        sizes = {member_id: self._sizes.get(member_id, 0) for member_id in subscriptions}
-        least, most = min(sizes.values()), max(sizes.values())
-        if most - least > 1:
+
+def _unasked(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
+    """Check that targets stay without a new epoch: only a static member's passes to its successor."""
+    inherited = _inherited(step)
+    for member_id, before, after in step.targets:
+        right = inherited.get(member_id, before) if member_id in group.members else None
+        if (after or NO_PARTITIONS) != (right or NO_PARTITIONS) and not step.touched.converted:
             yield (
-                "target-balanced",
-                f"target {group.assignment_epoch} of {step.group_id} has sizes from {least} to {most}",
+                "target-due",
+                f"the target of {member_id} of {step.group_id} is {shown(after or NO_PARTITIONS)} without a"
+                f" new epoch, expected is {shown(right or NO_PARTITIONS)}",
             )
-        yield from _sticky(step, subscriptions, sizes)
 
 
-def is_taken_over(step: GroupStep) -> bool:
-    """Return true if the group was a classic one until now: its members keep the assignment of their own
-    assignor."""
-    return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
+def _covers(
+    step: GroupStep,
+    group: ConsumerGroup,
+    subscriptions: Mapping[MemberId, frozenset[TopicId]],
+    given: Mapping[TopicId, Mapping[int, MemberId]],
+) -> Iterator[Finding]:
+    """Check that just the existing partitions of subscribed topics are given, each to a subscriber."""
+    what = f"target {group.assignment_epoch} of {step.group_id}"
+    wanted = frozenset[TopicId]().union(*set(subscriptions.values()))  # equal ones are one object
+    for topic_id in sorted((wanted | given.keys()) - step.unsettled):
+        count = step.image.by_id[topic_id].partitions if topic_id in wanted else 0
+        got = given.get(topic_id, {})
+        if len(got) != count or (got and max(got) >= count):
+            yield "target-covers", f"{what} has {len(got)} partitions of {topic_id}, expected are {count}"
+    for member_id, _, target in step.targets:
+        foreign = (
+            (target or NO_PARTITIONS).keys() - subscriptions.get(member_id, frozenset()) - step.unsettled
+        )
+        if foreign:
+            yield "target-covers", f"{what} gives {member_id} topics of others: {', '.join(sorted(foreign))}"
 
 
-def _is_computed_anew(step: GroupStep) -> bool:
-    """Return true if a group that was a classic one until now has already another target than its members'
-    own assignor gave it."""
-    epochs = [record for record in step.outcome.records if type(record.key) is TargetEpochKey]
-    return len(epochs) > 1
-
-
-def _digest(group: ConsumerGroup, image: TopicsImage) -> int | None:
+def digest_of(group: ConsumerGroup, image: TopicsImage) -> int | None:
     """Return the digest of the group's topics; None while the topics of an expression are not known.
 
     Such an expression comes without a new epoch, and the one before it is removed at once: the digest waits
@@ -180,14 +113,14 @@ def _digest(group: ConsumerGroup, image: TopicsImage) -> int | None:
 
 def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId, frozenset[TopicId]]:
     """Return the subscription of each member; computed once for all that subscribe alike."""
+    matched: Matches = {text: value.topics for text, value in group.resolved.items()}
     known: dict[tuple[tuple[str, ...], str | None], frozenset[TopicId]] = {}
     subscriptions = {}
     for member_id, member in group.members.items():
         kind = member.subscribed_topic_names, member.subscribed_topic_regex
-        topics = known.get(kind)
-        if topics is None:
-            topics = known[kind] = subscribed_topics(member, group.resolved, image)
-        subscriptions[member_id] = topics
+        if kind not in known:
+            known[kind] = subscribed_topics(member, matched, image)
+        subscriptions[member_id] = known[kind]
     return subscriptions
 
 
@@ -207,44 +140,39 @@ def assignor_of(members: Iterable[ConsumerGroupMember], default: str) -> str | N
     return None if rest and rest[0][1] == most else name
 
 
-def _sticky(
-    step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]], sizes: Mapping[MemberId, int]
-) -> Iterator[Finding]:
+def _even(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
     """The uniform assignor if all members subscribe alike: it takes away what is above a member's quota.
 
     Members that had most are the first to have one more than others.
     """
+    group = step.group
+    assert group is not None
+    sizes = {
+        member_id: partition_count(group.targets.get(member_id, NO_PARTITIONS)) for member_id in subscriptions
+    }
+    if (most := max(sizes.values())) - (least := min(sizes.values())) > 1:
+        what = f"target {group.assignment_epoch} of {step.group_id}"
+        yield "target-balanced", f"{what} has sizes from {least} to {most}"
     inherited = _inherited(step)
     grown: dict[MemberId, int] = {}
     moved = 0
-    for change in step.targets:
-        gone, gained = change.lost, change.gained
-        before = inherited.get(change.member_id)
-        if before is not None:
-            gone, gained = changes(before, change.after or NO_PARTITIONS)
-        if change.after is None or (not gone and not gained):
+    for member_id, before, after in step.targets:
+        had = inherited.get(member_id, before or NO_PARTITIONS)
+        if after is None or after == had:
             continue
-        topics = subscriptions.get(change.member_id, frozenset())
-        lost = {
-            topic_id: kept
-            for topic_id, numbers in gone
-            if topic_id in topics
-            and (kept := tuple(n for n in sorted(numbers) if n < step.image.by_id[topic_id].partitions))
-        }
-        grown[change.member_id] = sum(len(numbers) for _, numbers in gained) - partition_count(lost)
+        topics = subscriptions.get(member_id, frozenset())
+        existing = {t: tuple(range(step.image.by_id[t].partitions)) for t in had if t in topics}
+        lost, gained = both(minus(had, after), existing), minus(after, had)
+        grown[member_id] = partition_count(gained) - partition_count(lost)
         moved += partition_count(lost)
         if lost and gained and not lost.keys() <= step.unsettled:
-            yield (
-                "target-sticky",
-                f"the target of {change.member_id} of {step.group_id} lost {shown(lost)} and got"
-                f" {shown(in_order(gained))}",
-            )
+            who = f"the target of {member_id} of {step.group_id}"
+            yield "target-sticky", f"{who} lost {shown(lost)} and got {shown(gained)}"
             return
     if not moved or step.unsettled:
         return
     share, extra = divmod(sum(sizes.values()), len(sizes))
-    had = (size - grown.get(member_id, 0) for member_id, size in sizes.items())
-    above = [count - share for count in had if count > share]
+    above = [count - share for m, size in sizes.items() if (count := size - grown.get(m, 0)) > share]
     needed = sum(above) - min(extra, len(above))
     if moved > needed:
         yield (
@@ -288,8 +216,7 @@ def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
     for member_id, topics in subscriptions.items():
         mine, now = before.get(member_id, NO_PARTITIONS), targets[member_id]
         kept = partition_count({topic_id: n for topic_id, n in mine.items() if topic_id in topics})
-        stays = sum(len(set(n) & set(now.get(topic_id, ()))) for topic_id, n in mine.items())
-        moved += kept - stays
+        moved += kept - partition_count(both(mine, now))
         imbalance += max(kept - loads[member_id], 0) - kept
     if moved > imbalance * len(subscribers):
         yield (
@@ -305,21 +232,21 @@ def _inherited(step: GroupStep) -> dict[MemberId, Partitions]:
     A static member that replaces another one has the other one's. Members of a group that was a classic one
     have those that the step writes first.
     """
-    group, before = step.group, step.known.targets
+    group = step.group
     assert group is not None
     found: dict[MemberId, Partitions] = {}
-    if is_taken_over(step):
+    if step.touched.converted:
         for record in step.outcome.records:
             if isinstance(record.key, TargetKey) and isinstance(record.value, TargetValue):
                 found.setdefault(record.key.member_id, record.value.partitions)
         return found
-    for change in step.targets:
-        gone = step.known.members.get(change.member_id) if change.after is None else None
+    for member_id, old, target in step.targets:
+        gone = step.known.members.get(member_id) if target is None else None
         if gone is None or gone.instance_id is None:
             continue
         heir = group.static_members.get(gone.instance_id)
         if heir is not None:
-            found[heir] = before.get(change.member_id, NO_PARTITIONS)
+            found[heir] = old or NO_PARTITIONS
     return found
 
 
