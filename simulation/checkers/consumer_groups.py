@@ -412,10 +412,14 @@ def _derived(group: ConsumerGroup) -> Iterator[Finding]:
     """Check that the group keeps nothing of former members, and knows its static ones by their names."""
     members = group.members
     static = {
-        each.instance_id: member_id for member_id, each in members.items() if each.instance_id is not None
+        (each.instance_id, member_id) for member_id, each in members.items() if each.instance_id is not None
     }
-    if group.static_members != static:
-        yield "static-bijection", f"{group.group_id} has {static}, and instance ids of {group.static_members}"
+    if group.static_members.items() != static:
+        named = sorted(group.static_members.items())
+        yield (
+            "static-bijection",
+            f"{group.group_id} has static members {sorted(static)}, instance ids of {named}",
+        )
     if not group.targets.keys() <= members.keys():
         yield "bounded-memory", f"{group.group_id} keeps targets of {sorted(group.targets.keys() - members)}"
     if group.resolved and (foreign := group.resolved.keys() - {each.regex for each in members.values()}):

@@ -141,16 +141,16 @@ def reason_to_raise(pairs: Iterable[Pair], matched: Matches, matched_now: Matche
     A static member that returns is the member that it replaces: unchanged, it raises nothing (Static
     Membership).
     """
-    for text, topics in matched.items():
-        if topics != matched_now.get(text, ()):
-            return f"{text} matches {topics} no more"
+    for text, topics in matched_now.items():
+        if topics != matched.get(text, ()):
+            return f"{text} matches {topics} now"
     for before, after in pairs:
         if after is None:
             return f"{before.member_id if before else 'a member'} was removed"
         if subscribes_otherwise(before, after):
             return f"{after.member_id} subscribes to {after.subscribed_topic_names}, {after.regex}"
         # The topics of a new expression come later, with an epoch of their own.
-        if after.regex in matched_now and (before is None or before.regex != after.regex):
+        if after.regex in matched and (before is None or before.regex != after.regex):
             return f"{after.member_id} subscribes to {after.regex}, which is known"
     return ""
 

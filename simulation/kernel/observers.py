@@ -39,7 +39,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     t_us: int
     message: str
     rule: str = ""
-    """The function that found it, such as `checkers.targets:Targets.check`; empty if that is not known."""
+    """The function that found it, such as `checkers.targets:check_targets`; empty if that is not known."""
 
 
 class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):

@@ -62,7 +62,7 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crashed: str = ""
     """The exception or the limit that ended a run early; empty without one."""
     found: dict[str, tuple[int, ...]] = {}
-    """By invariant and rule, such as `one-owner checkers.ownership:Ownership.check`, the indices of runs."""
+    """By invariant and rule, such as `one-owner checkers.targets:check_targets`, the indices of runs."""
 
 
 def judged(scenario: AnyScenario, seed: int, *, max_events: int | None = None) -> RunResult:
@@ -250,7 +250,7 @@ def differences(before: Iterable[MatrixRow], after: Iterable[MatrixRow]) -> Iter
 def without(rows: Iterable[MatrixRow], rules: Sequence[str]) -> list[MatrixRow]:
     """Return the rows as they were without the rules whose names begin like that.
 
-    A name begins with its module, such as `checkers.targets` or `checkers.reconciliation:check_due`.
+    A name begins with its module, such as `checkers.targets` or `checkers.consumer_groups:check_due`.
     """
     prefixes = tuple(rules)
     return [

@@ -29,12 +29,12 @@ from fencepost.simulation.checkers.commits import (
     check_deleted_topics,
     expected_commit_error,
 )
+from fencepost.simulation.checkers.consumer_groups import check_answer, check_reply
 from fencepost.simulation.checkers.consumer_model import refusal
-from fencepost.simulation.checkers.ownership import Ownership
-from fencepost.simulation.checkers.reconciliation import check_answer, check_reply
 from fencepost.simulation.checkers.step import KnownGroup
+from tests.unit.simulation.test_checkers_sessions import Judged
 
-X = "XXXXXXXXXXXXXXXXXXXXXX"
+X = "X" * 22
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
 X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
 NONE = ErrorCode.NONE
@@ -126,6 +126,7 @@ def test_the_answer_follows_from_epoch_and_names(request_, expected):
     [
         (ErrorCode.INVALID_REQUEST, heartbeat("U", 0), True),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("D", 5), True),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("U", 0), False),
         (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0), True),
         (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0, subscribed_topic_regex="("), False),
         (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0), True),
@@ -141,14 +142,8 @@ def test_a_heartbeat_is_refused_for_a_reason(code, request_, broken):
 
 
 def test_without_a_group_only_a_join_succeeds():
-    assert refusal(heartbeat("D", 0), None) == NONE
-    assert refusal(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND
-    assert refusal(heartbeat("D", -1), None) == ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_a_full_group_may_refuse_a_join():
-    full = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)
-    assert not list(check_answer(heartbeat("U", 0), full, known_group()))
+    epochs = {0: NONE, 1: ErrorCode.GROUP_ID_NOT_FOUND, -1: ErrorCode.GROUP_ID_NOT_FOUND}
+    assert {epoch: refusal(heartbeat("D", epoch), None) for epoch in epochs} == epochs
 
 
 def reply(epoch, assignment=None, **fields):
@@ -156,75 +151,62 @@ def reply(epoch, assignment=None, **fields):
     return ConsumerGroupHeartbeatResponse(member_epoch=epoch, assignment=assignment, **fields)
 
 
-FULL = {"rebalance_timeout_ms": 1000, "subscribed_topic_names": ("x",)}
+D = known_group().members["D"]
+FULL = heartbeat("D", 5, {X: (0, 1)}, rebalance_timeout_ms=1000, subscribed_topic_names=("x",))
+BARE = msgspec.structs.replace(D, assigned={})
+RIGHT = reply(5, {X: (0, 1)})
 
 
 @pytest.mark.parametrize(
-    ("request_", "answer", "broken"),
+    ("request_", "answer", "before", "after", "broken"),
     [
-        (heartbeat("D", 5), reply(5), None),
-        (heartbeat("D", 5), reply(5, {X: (0, 1)}), "assignment-present"),
-        (heartbeat("D", 5, {X: (0, 1)}), reply(5, {X: (0, 1)}), "assignment-present"),  # not all fields
-        (heartbeat("D", 5), reply(6), "reply-equals-state"),
-        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5, {X: (0,)}), "reply-equals-state"),
-        (heartbeat("D", 0), reply(5, {}), "reply-equals-state"),
-        (heartbeat("D", 5), reply(5, heartbeat_interval_ms=0), "reply-equals-state"),
-        (heartbeat("D", 0), reply(5), "assignment-present"),
-        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5), "assignment-present"),
-        (heartbeat("D", 5, {X: (0, 1)}, **FULL), reply(5, {X: (0, 1)}), None),
-        (heartbeat("D", -1), reply(-1), "reply-equals-state"),  # it is still there
-        (heartbeat("D", -1), reply(5), "reply-equals-state"),
+        (heartbeat("D", 5), reply(5), D, D, set()),
+        (heartbeat("D", 5), reply(6), D, D, {"reply-equals-state"}),
+        (heartbeat("D", 5), reply(5, heartbeat_interval_ms=0), D, D, {"reply-equals-state"}),
+        (heartbeat("D", 5), RIGHT, D, D, {"assignment-present"}),
+        (heartbeat("D", 5, {X: (0, 1)}), RIGHT, D, D, {"assignment-present"}),  # not all fields
+        (heartbeat("D", 5), reply(5), BARE, D, {"assignment-present"}),  # it changed
+        (heartbeat("D", 0), reply(5), D, D, {"assignment-present"}),
+        (heartbeat("D", 0), reply(5, {}), D, D, {"reply-equals-state"}),
+        (FULL, RIGHT, D, D, set()),
+        (FULL, reply(5), D, D, {"assignment-present"}),
+        (FULL, reply(5, {X: (0,)}), D, D, {"reply-equals-state"}),
+        (heartbeat("D", -1), reply(-1, heartbeat_interval_ms=0), D, None, set()),
+        (heartbeat("D", -1), reply(-1), D, D, {"reply-equals-state"}),  # it is still there
+        (heartbeat("D", -1), reply(5), D, None, {"reply-equals-state"}),
+        (heartbeat("D", 5), reply(5), None, None, {"reply-equals-state"}),
+        # The stored member is what it says about itself.
+        *(
+            (heartbeat("D", 5, **said), reply(5), D, msgspec.structs.replace(D, **{**said, **stored}), broken)
+            for said in (
+                {},
+                {"subscribed_topic_names": ("x", "y")},
+                {"subscribed_topic_regex": "x.*"},
+                {"server_assignor": "range"},
+                {"rebalance_timeout_ms": 2000},
+                {"rack_id": "a"},
+            )
+            for stored, broken in (
+                ({}, set()),
+                ({"subscribed_topic_regex": "left over"}, {"heartbeat-recorded"}),
+                ({"classic": r.ClassicMemberMetadata(1000, ())}, {"heartbeat-recorded"}),
+                *([({name: getattr(D, name) for name in said}, {"heartbeat-recorded"})] if said else ()),
+            )
+        ),
+        (heartbeat("D", 5, subscribed_topic_names=("x", "x")), reply(5), D, D, set()),
     ],
 )
-def test_a_reply_tells_what_is_stored(request_, answer, broken):
-    member = known_group().members["D"]
-    found = {name for name, _ in check_reply(request_, answer, member, member, None)}
-    assert found == ({broken} if broken else set())
+def test_a_reply_tells_what_is_stored(request_, answer, before, after, broken):
+    assert {name for name, _ in check_reply(request_, answer, before, after)} == broken
 
 
-@pytest.mark.parametrize(
-    ("said", "stored"),
-    [
-        ({"subscribed_topic_names": ("y", "x", "y")}, {"subscribed_topic_names": ("x", "y")}),
-        ({"subscribed_topic_regex": "x.*"}, {"subscribed_topic_regex": "x.*"}),
-        ({"server_assignor": "range"}, {"server_assignor": "range"}),
-        ({"rebalance_timeout_ms": 2000}, {"rebalance_timeout_ms": 2000}),
-        ({"rack_id": "a"}, {"rack_id": "a"}),
-        ({}, {}),
-    ],
-)
-def test_the_stored_member_is_what_it_says(said, stored):
-    before = known_group().members["D"]
-    right = msgspec.structs.replace(before, **stored)
-    request = heartbeat("D", 5, **said)
-    assert not list(check_reply(request, reply(5), before, right, None))
-    other = msgspec.structs.replace(right, subscribed_topic_regex="left over")
-    classic = msgspec.structs.replace(right, classic=r.ClassicMemberMetadata(1000, ()))
-    for wrong in (other, classic, *([before] if said else [])):
-        names = [name for name, _ in check_reply(request, reply(5), before, wrong, None)]
-        assert names == ["heartbeat-recorded"]
-
-
-def test_a_changed_assignment_is_told():
-    after = known_group().members["D"]
-    before = msgspec.structs.replace(after, assigned={})
-    names = [name for name, _ in check_reply(heartbeat("D", 5), reply(5), before, after, None)]
-    assert names == ["assignment-present"]
-
-
-def test_a_member_that_is_not_stored_must_not_be_told_anything():
-    names = [name for name, _ in check_reply(heartbeat("D", 5), reply(5), None, None, None)]
-    assert names == ["reply-equals-state"]
-    assert not list(check_reply(heartbeat("D", -1), reply(-1, heartbeat_interval_ms=0), None, None, None))
-
-
-def test_a_partition_that_somebody_else_holds_must_not_be_told():
-    ownership = Ownership()
-    assert not list(ownership.holders.grant("B", [(X, (1,))]))
-    member = known_group().members["D"]
-    found = list(check_reply(heartbeat("D", 0), reply(5, {X: (0, 1)}), member, member, ownership))
-    assert [name for name, _ in found] == ["granted-after-release"]
-    assert f"{X}-1 at epoch 5 while B holds it" in found[0][1]
+def test_a_partition_that_another_member_holds_must_not_be_told():
+    group = Judged()
+    for member_id in "AB":
+        group.join(member_id)
+    told = reply(3, {X: (0, 1)}, member_id="B")
+    group.take(heartbeat("B", 3, api_version=1), Outcome(reply=told))
+    assert "granted-after-release" in group.found
 
 
 def commit(member_id, epoch, *partitions, **fields):

@@ -51,13 +51,14 @@ class Judged:
         self.now_ms = now_ms
         return self
 
-    def step(self, event):
-        self.take(event, self.live.handle(event, self.now_ms))
+    def step(self, event, damage=lambda live: None):
+        self.take(event, self.live.handle(event, self.now_ms), damage)
 
-    def take(self, event, outcome):
+    def take(self, event, outcome, damage=lambda live: None):
         if outcome.records:
             self.journal.append(outcome.records)
         self.live.apply_batch(outcome.records)
+        damage(self.live)
         self.checker.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
 
     def join(self, member_id, **fields):
@@ -105,38 +106,30 @@ def group():
     return it
 
 
-def test_a_session_that_has_passed_may_end(group):
-    group.at(SESSION_MS).expire("A", "session")
-    assert group.found == set()
-
-
-def test_a_session_that_ends_too_early_is_flagged(group):
-    group.at(SESSION_MS - 1).expire("A", "session")
-    assert group.found == {"members-kept"}
-
-
-def test_a_heartbeat_starts_the_session_anew(group):
-    group.at(10_000).heartbeat("A")
-    group.at(SESSION_MS).expire("B", "session")
-    group.at(SESSION_MS + 9_999).expire("A", "session")
-    assert group.found == {"members-kept"}
-
-
-def test_a_heartbeat_that_is_refused_does_not(group):
-    group.at(10_000).heartbeat("A", member_epoch=99)
-    group.at(SESSION_MS).expire("A", "session")
-    assert group.found == set()
+@pytest.mark.parametrize(
+    ("before", "at_ms", "member_id", "reason", "found"),
+    [
+        (None, SESSION_MS, "A", "session", set()),
+        (None, SESSION_MS - 1, "A", "session", {"members-kept"}),
+        ({"member_id": "A"}, SESSION_MS, "B", "session", set()),
+        ({"member_id": "A"}, SESSION_MS + 9_999, "A", "session", {"members-kept", "gone-members"}),
+        ({"member_id": "A", "member_epoch": 99}, SESSION_MS, "A", "session", set()),
+        (None, SESSION_MS, "A", "rebalance", {"members-kept"}),
+    ],
+)
+def test_a_session_has_its_full_length_after_a_heartbeat_that_was_accepted(
+    group, before, at_ms, member_id, reason, found
+):
+    if before is not None:
+        group.at(10_000).heartbeat(**before)
+    group.at(at_ms).expire(member_id, reason)
+    assert group.found == found
 
 
 def test_after_a_load_sessions_have_their_full_length(group):
     group.checker.on_coordinator_state("b", "active", 0)
     group.checker.on_coordinator_state("b", "active", 20_000_000)
     group.at(SESSION_MS + 19_999).expire("A", "session")
-    assert group.found == {"members-kept"}
-
-
-def test_one_that_revokes_nothing_has_no_rebalance_timeout(group):
-    group.at(SESSION_MS).expire("A", "rebalance")
     assert group.found == {"members-kept"}
 
 

@@ -78,8 +78,8 @@ def test_a_row_has_the_runs_in_which_each_rule_reported(monkeypatch):
     monkeypatch.setattr(matrix, "RUNS", 5)
     row = known_row("owner-entry-lost")
     assert row.runs == tuple(("churn", seed) for seed in range(5))
-    assert row.found["one-owner checkers.ownership:Ownership._grant"] == (4,)
-    assert row.found["one-owner blind checkers.ownership:Ownership._grant"] == (4,)
+    assert row.found["one-owner checkers.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
+    assert row.found["one-owner blind checkers.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
 
 
 @pytest.mark.processes
