@@ -138,8 +138,10 @@ class ConsumerGroupJudge:
         before, got = replaced or change.before, Standing.of(after)
         was = model.NEW if before is None else Standing.of(before)
         is_away, who = got.epoch == STATIC_LEAVE_EPOCH, f"{change.member_id} of {step.group_id}"
-        if replaced or (was.epoch == STATIC_LEAVE_EPOCH and not is_away):
-            was = was._replace(epoch=0, previous=0)  # it comes back
+        is_back = was.epoch == STATIC_LEAVE_EPOCH and not is_away
+        # It comes back; under another instance id it would be a known member that joins again.
+        if replaced or (is_back and before is not None and before.instance_id == after.instance_id):
+            was = was._replace(epoch=0, previous=0)
         choice = self._choice(step, group, before, after)
         if is_away:
             right: Sequence[Standing] = (model.away(was),)
@@ -490,9 +492,11 @@ def check_answer(
 ) -> Sequence[Finding]:
     """Return a finding if the request was not accepted, or refused, as it must be."""
     expected, got = model.refusal(request, known), reply.error_code
+    member = None if known is None else known.members.get(request.member_id)
+    if got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch >= 0 and member is None:
+        return ()  # Kafka looks at the size before it looks for the member
     if expected is None or expected == got or (expected == NONE and _has_own_reason(request, got, known)):
         return ()
-    member = None if known is None else known.members.get(request.member_id)
     stored = "unknown" if member is None else _told(Standing.of(member))
     owned = "none" if request.topic_partitions is None else shown(request.topic_partitions)
     told = f"sent epoch {request.member_epoch} with owned {owned}: {got.name} instead of {expected.name}"
@@ -503,7 +507,6 @@ def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, know
     """Return true if a refusal may have another cause than the epoch and the names."""
     return (
         got in OF_LOG
-        or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)
         or (got is ErrorCode.INVALID_REGULAR_EXPRESSION and bool(request.subscribed_topic_regex))
         or (got is ErrorCode.UNSUPPORTED_ASSIGNOR and request.server_assignor is not None)
         or (got is ErrorCode.UNSUPPORTED_VERSION and known is None)

@@ -20,7 +20,13 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
+from fencepost.coordinator.protocol.outcome import (
+    Event,
+    Outcome,
+    RegularExpressionsResolved,
+    Request,
+    Response,
+)
 from fencepost.coordinator.protocol.records import (
     GroupMetadataKey,
     GroupMetadataValue,
@@ -161,6 +167,8 @@ class Coordination(Checker):
     ) -> None:
         group_id = getattr(event, "group_id", "")
         group = live.groups.get(group_id)
+        if isinstance(event, RegularExpressionsResolved):
+            self._expressions[group_id].waits_no_more()  # it ends a lookup, also that of a group that is gone
         if group is None or not self.has_the_time:
             return
         if group.counts.regexes or self._expressions[group_id].used:
@@ -312,7 +320,7 @@ class Coordination(Checker):
         for judge in self._judges.values():
             judge.timeouts.loaded(now_us // 1000)
         for expressions in self._expressions.values():
-            expressions.loaded()
+            expressions.waits_no_more()
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:

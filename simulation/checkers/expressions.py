@@ -34,8 +34,8 @@ class Expressions:
         self._waits = False
         """True if the topics are being looked up."""
 
-    def loaded(self) -> None:
-        """Note that a coordinator has loaded: the lookup of another one never ends."""
+    def waits_no_more(self) -> None:
+        """Note that a lookup has ended, or that a coordinator has loaded: another one's never ends."""
         self._waits = False
 
     def check(
@@ -58,7 +58,6 @@ class Expressions:
         self._looked = max(looks, default=_NEVER)
         used = {text for member in group.members.values() if (text := member.subscribed_topic_regex)}
         if isinstance(event, RegularExpressionsResolved):
-            self._waits = False
             yield from _resolved(event, outcome, used, image, now_ms)
             return
         self.used = bool(used)

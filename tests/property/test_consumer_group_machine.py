@@ -1,15 +1,18 @@
-"""Random requests, faults and time against one consumer group; KIP-848's invariants after every step."""
+"""Random requests, faults and time against one consumer group, judged step by step as simulated runs are."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -18,12 +21,18 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions
-from fencepost.coordinator.protocol.outcome import Outcome, ResolveRegularExpressions, TopicsChanged
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    Outcome,
+    ResolveRegularExpressions,
+    TopicsChanged,
+)
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from tests.hosting import steps_due
-from tests.property.consumer_group_invariants import GROUP, Client, ConsumerGroupInvariants
+from fencepost.simulation.checkers.coordination import Coordination
 
+GROUP = "g"
+HOST = "broker"
 SLOTS = 4
 REBALANCE_TIMEOUT_MS = 60_000
 SUBSCRIPTIONS: tuple[tuple[tuple[str, ...], str | None], ...] = (
@@ -55,7 +64,21 @@ class UnreliableJournal(MemoryJournal):
         super().append(records)
 
 
-class ConsumerGroupMachine(ConsumerGroupInvariants):
+class Client(msgspec.Struct):
+    """An honest member: it never starts what it was not given, and stops before it confirms."""
+
+    member_id: str
+    instance_id: str | None = None
+    names: tuple[str, ...] = ()
+    regex: str | None = None
+    epoch: int = 0
+    owned: Partitions = {}
+    target: Partitions = {}
+    unsure: bool = False
+    """The answer to its last request was lost."""
+
+
+class ConsumerGroupMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now_ms = 1_000
@@ -70,12 +93,21 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         )
         self.journal = UnreliableJournal()
         self.image = TopicsImage.of([self.topic("x", 4), self.topic("y", 2)])
-        self.runtime = self.started()
+        self.world: Any = SimpleNamespace(config=self.config, journal=self.journal)
+        self.judge = Coordination()
+        self.judge.attach(self.world, self.report)
+        self.started()
         self.clients = [self.fresh(slot) for slot in range(SLOTS)]
         for client in self.clients:
             client.names = ("x",)
         self.unresolved: list[ResolveRegularExpressions] = []
-        self.seen = ("", 0, 0)
+
+    @property
+    def group(self) -> ConsumerGroup | None:
+        return self.runtime.coordinator.groups.get(GROUP)
+
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
+        raise AssertionError(f"{invariant}: {message}")
 
     # What the machine is made of
 
@@ -87,27 +119,30 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         instance_id = f"instance-{slot}" if slot % 2 else None
         return Client(member_id=f"member-{self.ids}", instance_id=instance_id)
 
-    def started(self) -> CoordinatorHost:
-        coordinator = GroupCoordinator(self.config)
+    def started(self) -> None:
+        coordinator = self.world.active = GroupCoordinator(self.config)
+        self.world.coordinators = {HOST: SimpleNamespace(coordinator=coordinator)}
         coordinator.replay(self.journal, self.now_ms)
-        runtime = CoordinatorHost(coordinator, self.journal)
-        runtime.step(TopicsChanged(image=self.image), self.now_ms)
-        return runtime
+        self.runtime = CoordinatorHost(coordinator, self.journal)
+        self.judge.on_coordinator_state(HOST, "active", self.now_ms * 1_000)
+        self.process(TopicsChanged(image=self.image))
 
     def process(self, event: Any) -> Outcome:
-        """One step, with what must be true of any single step."""
-        before = self.coordinator.hard_state()
+        """Run one step, and judge it."""
         outcome = self.runtime.step(event, self.now_ms)
-        error = getattr(outcome.reply, "error_code", ErrorCode.NONE)
-        if error:
-            assert not outcome.records
-            assert self.coordinator.hard_state() == before, "a failed request changed something"
-        self.check_order(outcome.records)
-        self.check_new_target(outcome.records)
+        self.judge.on_coordinator_step(HOST, event, outcome, self.now_ms * 1_000)
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.unresolved.append(effect)
         return outcome
+
+    def wait(self, by_ms: int) -> None:
+        """Let time pass, and run all timers that are due, each in time."""
+        until_ms = self.now_ms + by_ms
+        while (due_ms := self.runtime.coordinator.next_deadline()) is not None and due_ms <= until_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.process(DeadlineReached(due_ms))
+        self.now_ms = until_ms
 
     def beat(self, client: Client, lost: bool, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
         request = consumer.ConsumerGroupHeartbeatRequest(
@@ -116,12 +151,8 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
             instance_id=client.instance_id,
             **{"member_epoch": client.epoch, **fields},
         )
-        known = None if self.group is None else self.group.members.get(client.member_id)
         reply = self.process(request).reply
         assert isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
-        self.check_reply(request, reply, known)
-        if not reply.error_code and request.member_epoch >= 0:
-            self.check_evaluation(client.member_id, known)
         client.unsure = lost
         if not lost:
             self.received(client, reply)
@@ -227,23 +258,15 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         """A stranger under the member's instance id, or with no id known: never does harm."""
         stranger = Client(member_id="stranger", instance_id=self.clients[slot].instance_id)
         if epoch > 0 or epoch < -2:
-            reply = self.beat(stranger, True, member_epoch=epoch, topic_partitions=owned)
-            assert reply.error_code
+            self.beat(stranger, True, member_epoch=epoch, topic_partitions=owned)
 
     @rule(slot=slots, epoch=st.integers(1, 12))
     def comes_with_another_epoch(self, slot: int, epoch: int) -> None:
-        """Invariant 22: which epochs a known member may come with."""
-        client = self.clients[slot]
-        known = None if self.group is None else self.group.members.get(client.member_id)
-        if known is not None and known.member_epoch > 0 and epoch != known.member_epoch:
-            reply = self.beat(client, True, member_epoch=epoch)
-            assert reply.error_code is ErrorCode.FENCED_MEMBER_EPOCH
+        self.beat(self.clients[slot], True, member_epoch=epoch)
 
     @rule(by_ms=st.sampled_from([1, 1_000, 5_000, 11_000, 46_000, 700_000]))
     def time_passes(self, by_ms: int) -> None:
-        self.now_ms += by_ms
-        for outcome in steps_due(self.runtime, self.now_ms):
-            self.check_order(outcome.records)
+        self.wait(by_ms)
 
     @rule(name=st.sampled_from(["x", "y", "z"]), partitions=st.integers(0, 3))
     def topics_change(self, name: str, partitions: int) -> None:
@@ -264,36 +287,47 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
 
     @rule(compact=st.sampled_from(["no", "keep tombstones", "yes"]))
     def coordinator_fails_over(self, compact: str) -> None:
-        before = self.coordinator.hard_state()
         if compact != "no":
             self.journal.compact(keep_tombstones=compact == "keep tombstones")
         self.unresolved.clear()
-        self.runtime = self.started()
-        assert self.coordinator.hard_state() == before
+        self.started()
 
     @rule(slot=slots, join=st.booleans())
     def append_fails(self, slot: int, join: bool) -> None:
         client = self.clients[slot]
-        self.journal.failing = True  # type: ignore[attr-defined]
+        self.journal.failing = True
+        self.judge.on_fault("append-failure", "begin", "", self.now_ms * 1_000)
         if join:
             self.join(client, True)
         elif client.epoch:
             self.confirm(client, True)
-        self.journal.failing = False  # type: ignore[attr-defined]
-        self.unresolved = [effect for effect in self.unresolved if self.coordinator.soft.resolving]
+        self.journal.failing = False
+        self.judge.on_fault("append-failure", "end", "", self.now_ms * 1_000)
+        self.unresolved = [each for each in self.unresolved if self.runtime.coordinator.soft.resolving]
+
+    @invariant()
+    def no_two_honest_members_use_a_partition(self) -> None:
+        used: set[tuple[str, int]] = set()
+        for client in self.clients:
+            known = None if self.group is None else self.group.members.get(client.member_id)
+            if known is None or not client.epoch or known.member_epoch < 0:
+                continue  # it was fenced, or it left
+            for topic_id, numbers in client.owned.items():
+                assert used.isdisjoint((topic_id, number) for number in numbers)
+                used.update((topic_id, number) for number in numbers)
 
     def teardown(self) -> None:
-        """Invariants 23, 39 and 40: once everyone behaves, all converge, and nothing was lost."""
+        """Once all members behave, all converge, and nothing was lost."""
         present = [client for client in self.clients if client.epoch]
         for _ in range(14):
-            self.now_ms += 5_000
-            steps_due(self.runtime, self.now_ms)
+            self.wait(5_000)
             self.expressions_are_resolved()
             for client in present:
                 if client.epoch:
                     self.confirm(client, False)
                 else:
                     self.join(client, False)
+        self.judge.on_end(self.now_ms * 1_000)
         group = self.group
         if group is None or not group.members:
             return

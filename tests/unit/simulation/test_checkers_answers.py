@@ -127,6 +127,7 @@ def test_the_answer_follows_from_epoch_and_names(request_, expected):
         (ErrorCode.INVALID_REQUEST, heartbeat("U", 0), True),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("D", 5), True),
         (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("U", 0), False),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("U", 3), False),
         (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0), True),
         (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0, subscribed_topic_regex="("), False),
         (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0), True),
