@@ -23,6 +23,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetDe
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import OffsetCommitKey, PendingOffsetCommitKey, Record
 from fencepost.simulation.checkers.base import Finding, shown_names
+from fencepost.simulation.checkers.consumer_model import group_state
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import StepEvent
 
 _NONE: Final = ErrorCode.NONE
-_STABLE: Final = "STABLE"
 _OF_OFFSETS: Final = frozenset({OffsetCommitKey, PendingOffsetCommitKey})
 
 
@@ -76,7 +76,7 @@ class AdministrationChecks:
 
     def _listed(self, live: GroupCoordinator, request: ListGroupsRequest, reply: Any) -> Iterator[Finding]:
         rows = {
-            group_id: (state_of(group), "consumer", "consumer") for group_id, group in live.groups.items()
+            group_id: (_state_of(group), "consumer", "consumer") for group_id, group in live.groups.items()
         }
         for group_id, classic in live.classic.groups.items():
             rows[group_id] = str(classic.state), "classic", classic.protocol_type or ""
@@ -120,7 +120,7 @@ class AdministrationChecks:
         self, live: GroupCoordinator, group: ConsumerGroup, told: DescribedGroup
     ) -> Iterator[Finding]:
         epochs = told.error_code, told.group_state, told.group_epoch, told.assignment_epoch
-        stored = _NONE, state_of(group), group.group_epoch, group.assignment_epoch
+        stored = _NONE, _state_of(group), group.group_epoch, group.assignment_epoch
         if epochs != stored:
             yield "told-equals-state", f"{group.group_id} is at {epochs} in its description; it has {stored}"
         named = {each.server_assignor for each in group.members.values()} - {None}
@@ -237,17 +237,8 @@ def _was_not_written(reply: Any) -> bool:
     return code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def state_of(group: ConsumerGroup) -> str:
-    """Return a consumer group's state, by KIP-848's conditions."""
-    members = group.members.values()
-    if not members:
-        return "Empty"
-    if group.group_epoch > group.assignment_epoch:
-        return "Assigning"
-    settled = all(
-        each.member_epoch == group.assignment_epoch and each.state.name == _STABLE for each in members
-    )
-    return "Stable" if settled else "Reconciling"
+def _state_of(group: ConsumerGroup) -> str:
+    return str(group_state(group.members.values(), group.group_epoch, group.assignment_epoch))
 
 
 def _of_member(

@@ -7,7 +7,7 @@ the reply to it, or timers, so these checks are left out; the catalogue lists th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -99,7 +99,33 @@ def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) 
     )
 
 
-class Coordination(Checker):
+class _GroupsChecker(Checker):
+    """The judges of all consumer groups of a world."""
+
+    slack_ms = 0
+    """Longest delay of a timer, in ms."""
+
+    def attach(self, world: WorldView, report: FindingReport) -> None:
+        """Start with nothing."""
+        super().attach(world, report)
+        self._tracker = Tracker()
+        self._judges: dict[str, ConsumerGroupJudge] = {}
+        self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
+
+    def _judge(self, group_id: str) -> ConsumerGroupJudge:
+        if group_id not in self._judges:
+            default_assignor = self.world.config.group_consumer_assignors[0]
+            self._judges[group_id] = ConsumerGroupJudge(default_assignor, slack_ms=self.slack_ms)
+        return self._judges[group_id]
+
+    def _overdue(self, now_ms: int, session_ms: Callable[[str], int | None]) -> Iterator[Finding]:
+        """Yield findings about members whose time is over."""
+        for group_id, judge in self._judges.items():
+            if (known := self._tracker.groups.get(group_id)) is not None:
+                yield from judge.timeouts.overdue(group_id, known.members, session_ms(group_id), now_ms)
+
+
+class Coordination(_GroupsChecker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
     has_the_time = True
@@ -108,10 +134,7 @@ class Coordination(Checker):
     def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
-        self._tracker = Tracker()
-        self._judges: dict[str, ConsumerGroupJudge] = {}
         self._expressions: defaultdict[str, Expressions] = defaultdict(Expressions)
-        self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._shadow = Shadow(world.config)
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._verified: dict[MemberId, Outcome] = {}
@@ -126,11 +149,6 @@ class Coordination(Checker):
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
-
-    def _judge(self, group_id: str) -> ConsumerGroupJudge:
-        if group_id not in self._judges:
-            self._judges[group_id] = ConsumerGroupJudge(self.world.config.group_consumer_assignors[0])
-        return self._judges[group_id]
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Judge an event that changed the state, or was refused."""
@@ -149,9 +167,8 @@ class Coordination(Checker):
         self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(host, live, event, outcome, now_ms)
         if self.has_the_time and not self._failing:
-            for group_id, each in self._judges.items():
-                if each.timeouts.is_due(now_ms):
-                    self.report_all(self._overdue(live, group_id, now_ms))
+            if any(each.timeouts.is_due(now_ms) for each in self._judges.values()):
+                self._look_at_timeouts(live, now_ms)
 
     def _topics_changed(self, host: str, live: GroupCoordinator) -> Iterator[Finding]:
         self._verified.clear()  # groups have to notice
@@ -180,13 +197,13 @@ class Coordination(Checker):
                 )
             )
 
-    def _overdue(self, live: GroupCoordinator, group_id: str, now_ms: int) -> Iterator[Finding]:
-        """Yield findings about members of a consumer group whose time is over."""
-        known = self._tracker.groups.get(group_id)
-        if known is not None:
-            judged = self.has_the_time and not self._failing
-            session_ms = live.settings(group_id).session_timeout_ms if judged else None
-            yield from self._judges[group_id].timeouts.overdue(group_id, known.members, session_ms, now_ms)
+    def _look_at_timeouts(self, live: GroupCoordinator, now_ms: int) -> None:
+        judged = self.has_the_time and not self._failing
+        self.report_all(
+            self._overdue(
+                now_ms, lambda group_id: live.settings(group_id).session_timeout_ms if judged else None
+            )
+        )
 
     def _findings(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
@@ -359,8 +376,7 @@ class Coordination(Checker):
         live = self.world.active
         if live is not None:
             self.report_all(self._everything(live))
-            for group_id in self._judges:
-                self.report_all(self._overdue(live, group_id, now_us // 1000))
+            self._look_at_timeouts(live, now_us // 1000)
 
     def _everything(
         self, live: GroupCoordinator, versions: Iterable[JournalVersion] | None = None
@@ -372,24 +388,21 @@ class Coordination(Checker):
                 yield from check_map(group)
 
 
-TIMER_SLACK_MS: Final = 5_000
-"""Longest delay of a timer of a broker on a busy machine, in ms."""
 _STANDINGS: Final = 16
 """Number of a member's newest epochs and assignments that are remembered: responses come one at a time."""
 
 
-class ObservedCoordination(Checker):
+class ObservedCoordination(_GroupsChecker):
     """Watches a real coordinator through the records that it wrote.
 
     The world's `active` coordinator is the replayed one, and has applied the records of the step.
     """
 
+    slack_ms = 5_000  # on a busy machine
+
     def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
-        self._tracker = Tracker()
-        self._judges: dict[str, ConsumerGroupJudge] = {}
-        self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._standings: dict[MemberId, deque[tuple[int, Partitions]]] = {}
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
@@ -403,13 +416,11 @@ class ObservedCoordination(Checker):
         findings = list(self._commits[event.group_id].take_all(records, known, live.image))
         if not event.unsettled:  # offsets are deleted with their topics
             self.report_all(findings)
-        named, default = touched_groups(records), self.world.config.group_consumer_assignors[0]
+        named = touched_groups(records)
         for step in self._tracker.steps(
             named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
         ):
-            if step.group_id not in self._judges:
-                self._judges[step.group_id] = ConsumerGroupJudge(default, slack_ms=TIMER_SLACK_MS)
-            self.report_all(self._judges[step.group_id].check(step))
+            self.report_all(self._judge(step.group_id).check(step))
             if step.group is None:
                 del self._judges[step.group_id]
         for record in records:
@@ -445,6 +456,4 @@ class ObservedCoordination(Checker):
 
     def on_end(self, now_us: int) -> None:
         """Report revocations that have lasted too long."""
-        for group_id, judge in self._judges.items():
-            if (known := self._tracker.groups.get(group_id)) is not None:
-                self.report_all(judge.timeouts.overdue(group_id, known.members, None, now_us // 1000))
+        self.report_all(self._overdue(now_us // 1000, lambda _: None))

@@ -101,12 +101,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         for client in self.clients:
             client.names = ("x",)
         self.unresolved: list[ResolveRegularExpressions] = []
+        self.is_broken = False
 
     @property
     def group(self) -> ConsumerGroup | None:
         return self.runtime.coordinator.groups.get(GROUP)
 
     def report(self, invariant: str, message: str, rule: str = "") -> None:
+        self.is_broken = True
         raise AssertionError(f"{invariant}: {message}")
 
     # What the machine is made of
@@ -318,6 +320,8 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once all members behave, all converge, and nothing was lost."""
+        if self.is_broken:
+            return
         present = [client for client in self.clients if client.epoch]
         for _ in range(14):
             self.wait(5_000)
