@@ -166,9 +166,9 @@ class Coordination(_GroupsChecker):
             judge.timeouts.takes(event, outcome, now_ms)
         self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(host, live, event, outcome, now_ms)
-        if self.has_the_time and not self._failing:
-            if any(each.timeouts.is_due(now_ms) for each in self._judges.values()):
-                self._look_at_timeouts(live, now_ms)
+        judged = self.has_the_time and not self._failing
+        if judged and any(each.timeouts.is_due(now_ms) for each in self._judges.values()):
+            self._look_at_timeouts(live, now_ms)
 
     def _topics_changed(self, host: str, live: GroupCoordinator) -> Iterator[Finding]:
         self._verified.clear()  # groups have to notice
