@@ -24,9 +24,11 @@ from fencepost.simulation.lab.conform.generate_streams import generate_streams
 from fencepost.simulation.lab.conform.lockstep import EPOCH_MS, Lockstep
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
+    ClassicBeat,
     Configure,
     CreateTopicStep,
     Schedule,
+    Step,
 )
 from fencepost.simulation.lab.conform.steps import steps
 from fencepost.simulation.lab.conform.suite import Report, Suite
@@ -185,6 +187,30 @@ async def test_timers_of_the_two_sides_may_end_at_different_times(
     assert report.differences == []
     assert report.unclear == 0
     assert verdicts(report)["timer.sync"] == "pass"
+
+
+async def test_a_timer_that_ends_while_a_request_is_under_way_is_no_difference(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    """The machine is too busy for our response to B's heartbeat, until its time to join is over."""
+    paused_ms, right, ask_own = 0, Lockstep._now_ms, Lockstep._ask_own
+
+    async def late(self: Lockstep, step: Step, call: Any, host: str, now_ms: int) -> Any:
+        nonlocal paused_ms
+        if isinstance(step, ClassicBeat) and step.member == "B":
+            paused_ms += 700
+            now_ms = self._now_ms()
+        return await ask_own(self, step, call, host, now_ms)
+
+    monkeypatch.setattr(Lockstep, "_now_ms", lambda self: right(self) + paused_ms)
+    monkeypatch.setattr(Lockstep, "_ask_own", late)
+    script = [
+        *scripts_classic.stable(rebalance_timeout_ms=600),
+        *scripts_classic.rejoin("A", rebalance_timeout_ms=600),
+        *scripts_classic.alive("B"),
+    ]
+    report = await compare(broker, schedule(*script))
+    assert (report.differences, report.unclear) == ([], 1)
 
 
 async def test_random_classic_schedules_agree_with_ourselves(broker: Broker) -> None:

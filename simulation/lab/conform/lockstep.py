@@ -93,6 +93,8 @@ class LockstepResult(msgspec.Struct, kw_only=True):
     passed: Counter[str] = msgspec.field(default_factory=Counter)
     """Number of times that known deviations showed that end no schedule."""
     difference: LockstepDifference | None = None
+    raced: bool = False
+    """True if a timer ended while a request was under way, or so close to it that the sides may disagree."""
 
 
 class _Parted(Exception):
@@ -155,6 +157,8 @@ class Lockstep:
         self._was_consumer_group = False
         self._leader_is_free = False
         """True if the members of a consumer group that became classic have no leader yet."""
+        self._slowest_ms = 0
+        """Time of the longest step but for waits, in ms."""
 
     async def run(self) -> LockstepResult:
         """Run all steps, until the sides differ.
@@ -166,7 +170,7 @@ class Lockstep:
         try:
             await self._group_is_served()
             while index < len(self._schedule.steps):
-                await self._step(self._schedule.steps[index])
+                await self._timed(self._schedule.steps[index])
                 index += 1
         except _Parted as parted:
             found.difference = LockstepDifference(
@@ -247,6 +251,23 @@ class Lockstep:
         group_id = self._situation.group_id
         partitions = self._judge.config.offsets_topic_num_partitions
         await await_topics(await self._connection(ADMIN), group_id, topics, partitions)
+
+    async def _timed(self, step: Step) -> None:
+        """Take a step, and note if a timer may have ended before it on one side, and after it on the other.
+
+        Each side's timers began some time within a step: they differ by the time of the longest step at most.
+        """
+        began_ms, due = self._now_ms(), [self._own.coordinator.next_deadline()]
+        try:
+            await self._step(step)
+        finally:
+            if not isinstance(step, Wait | AwaitStep):
+                ended_ms = self._now_ms()
+                self._slowest_ms = slack_ms = max(self._slowest_ms, ended_ms - began_ms)
+                due.append(self._own.coordinator.next_deadline())
+                self._comparison.raced |= any(
+                    each is not None and began_ms - slack_ms <= each <= ended_ms + slack_ms for each in due
+                )
 
     async def _step(self, step: Step) -> None:
         match step:
