@@ -206,11 +206,11 @@ async def test_a_timer_that_ends_while_a_request_is_under_way_is_no_difference(
 
     monkeypatch.setattr(Lockstep, "_now_ms", lambda self: right(self) + paused_ms)
     monkeypatch.setattr(Lockstep, "_ask_own", late)
-    script = [
-        *scripts_classic.stable(rebalance_timeout_ms=600),
-        *scripts_classic.rejoin("A", rebalance_timeout_ms=600),
-        *scripts_classic.alive("B"),
-    ]
+    script = steps(
+        "A,A classic_join rebalance_timeout_ms=600; await 10000; A classic_sync;"
+        "B,B classic_join rebalance_timeout_ms=600; A classic_join rebalance_timeout_ms=600; await 10000;"
+        "A,B classic_sync; A classic_join rebalance_timeout_ms=600; B classic_beat"
+    )
     report = await compare(broker, schedule(*script))
     assert (report.differences, report.unclear) == ([], 1)
 
