@@ -31,9 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize(("words", "kafka"), [("", KAFKA_VERSION), (f"--kafka {NEWEST_KAFKA}", NEWEST_KAFKA)])
-def test_the_kafka_that_is_named_is_started(
-    asked: dict[str, Any], command: str, words: str, kafka: str
-) -> None:
+def test_the_kafka_that_is_named_is_started(asked, command, words, kafka):
     assert main(f"{command} {words}".split()) == 3
     assert asked["kafka"] == kafka
 
@@ -49,9 +47,7 @@ def test_whose_rules_hold_is_no_property_of_a_broker(asked: dict[str, Any], comm
 
 
 @pytest.mark.parametrize("command", COMMANDS[:2])
-def test_a_scenario_of_another_release_is_refused(
-    asked: dict[str, Any], command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scenario_of_another_release_is_refused(asked, command, capsys):
     assert main([*command.split(), "--set", RELEASE]) == 2
     assert "release.version of the scenario is 4.4, but --kafka is 4.3.1" in capsys.readouterr().err
     assert not asked

@@ -49,9 +49,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     return kept
 
 
-def test_a_campaign_gets_its_options(
-    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_campaign_gets_its_options(calls, tmp_path: Path, capsys):
     out = tmp_path / "new" / "out"
     words = ["steady", "swarm", "--seeds", "7", "--grid", "members=2,4", "--grid", "partitions=8", "--resume"]
     assert main(["campaign", *words, "--master", "local[1]", "--out", str(out)]) == 0
@@ -73,18 +71,14 @@ def test_a_campaign_gets_its_options(
     assert "and 2 more" in shown
 
 
-def test_without_scenarios_the_whole_library_runs(
-    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_without_scenarios_the_whole_library_runs(calls, tmp_path: Path):
     assert main(["campaign", "--out", str(tmp_path)]) == 0
     spec = calls[0][0]
     assert [cell.name for cell in spec.cells] == [entry.name for entry in library()]
     assert spec.seeds == tuple(range(100))
 
 
-def test_a_campaign_is_read_from_a_file_and_options_go_before_it(
-    calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
-) -> None:
+def test_a_campaign_is_read_from_a_file_and_options_go_before_it(calls, tmp_path: Path):
     file = tmp_path / "mine.toml"
     file.write_text('scenarios = ["steady"]\nseeds = 5\ntraces = "all"\n[grid]\nmembers = [2, 3]\n')
     words = ["--out", str(tmp_path / "out")]
@@ -101,17 +95,13 @@ def test_a_campaign_is_read_from_a_file_and_options_go_before_it(
 
 @pytest.mark.parametrize("seed", ["1..1", "2..2"])
 @pytest.mark.usefixtures("calls")
-def test_failed_runs_and_violations_give_exit_1(
-    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_runs_and_violations_give_exit_1(seed, tmp_path: Path, capsys):
     assert main(["campaign", "steady", "--seeds", seed, "--out", str(tmp_path), "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert {"runs", "failed", "violations", "wall_seconds", "out", "report"} <= set(document)
 
 
-def test_analyze_prints_tables_or_one_document(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_analyze_prints_tables_or_one_document(monkeypatch, tmp_path: Path, capsys):
     kept = []
 
     def analyze(path: Path, **options: Any) -> Any:
@@ -134,9 +124,7 @@ def test_analyze_prints_tables_or_one_document(
 
 
 @pytest.mark.parametrize(("caught", "code"), [(True, 0), (False, 1)])
-def test_mutants_tell_who_caught_what(
-    caught: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mutants_tell_who_caught_what(caught, code, monkeypatch, capsys):
     def hunt(mutant: Any, seeds: Sequence[int], **_: Any) -> MutantResult:
         hits = len(seeds) if caught else 0
         return MutantResult(
@@ -166,9 +154,7 @@ def test_mutants_tell_who_caught_what(
     assert list(MUTANTS)[1] not in shown
 
 
-def test_a_hunt_tells_how_far_it_is_while_a_program_waits(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_hunt_tells_how_far_it_is_while_a_program_waits(monkeypatch, capsys):
     def hunt(mutant: Any, seeds: Sequence[int], **_: Any) -> MutantResult:
         return MutantResult(
             mutant=mutant.name, caught=True, seeds=3, hits=3, share=1.0, share_low=0.0, share_high=1.0

@@ -92,9 +92,7 @@ def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
 
 
 @pytest.mark.processes
-def test_it_tells_what_it_does_while_it_starts(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_tells_what_it_does_while_it_starts(monkeypatch, capsys):
     monkeypatch.delenv("FENCEPOST_PROGRESS")
     assert main(["cluster", "up"]) == 0
     said = capsys.readouterr().err.splitlines()
@@ -157,9 +155,7 @@ def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.
 
 @pytest.mark.processes
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_an_interrupt_on_the_way_up_leaves_nothing(
-    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupt_on_the_way_up_leaves_nothing(number, monkeypatch):
     monkeypatch.setenv("FAKE_KAFKA", "silent")
     with subprocess.Popen(
         [*CLUSTER, "up"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

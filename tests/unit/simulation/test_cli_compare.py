@@ -24,9 +24,7 @@ from fencepost.simulation.scenarios.load import load
 
 
 @pytest.mark.parametrize("error", [EnvironmentLacks("such a topic already"), KeyboardInterrupt()])
-def test_a_comparison_of_nothing_leaves_its_folder_to_the_next(
-    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_comparison_of_nothing_leaves_its_folder_to_the_next(error, tmp_path: Path, monkeypatch):
     async def configuration(cluster: object) -> GroupCoordinatorConfig:
         return GroupCoordinatorConfig()
 

@@ -29,9 +29,7 @@ def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("command", ["simulate", "campaign", "chaos", "compare"])
-def test_scenarios_and_files_are_offered(
-    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scenarios_and_files_are_offered(command, capsys, tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.toml").touch()
     assert {*library_names(), "mine.toml"} <= {*offered(capsys, command, "")}
@@ -45,9 +43,7 @@ def test_machines_and_mutants_are_offered(capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.processes
 @pytest.mark.parametrize("shell", SHELLS)
-def test_a_script_has_all_commands_and_is_one_of_that_shell(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_script_has_all_commands_and_is_one_of_that_shell(shell, capsys):
     assert main(["--completion", shell]) == 0
     script = capsys.readouterr().out
     assert all(command.name in script for command in COMMANDS)
@@ -142,14 +138,7 @@ def typed_in_zsh(begin: str, typed: str, wanted: str, environment: dict[str, str
         ),
     ],
 )
-def test_zsh_completes_names(
-    begin: str,
-    typed: str,
-    wanted: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_zsh_completes_names(begin, typed, wanted, tmp_path: Path, capsys, monkeypatch):
     main(["--completion", "zsh"])
     (tmp_path / "_fencepost").write_text(capsys.readouterr().out)
     monkeypatch.chdir(tmp_path)

@@ -61,9 +61,7 @@ def test_every_command_has_help_and_takes_json(command: Command, capsys: pytest.
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_help_breaks_its_lines_only_where_they_are_full(
-    command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_breaks_its_lines_only_where_they_are_full(command, capsys):
     assert main([command.name, "--help"]) == 0
     text = capsys.readouterr().out.partition("╭")[0]
     for line, next_line in pairwise(text.splitlines()):
@@ -90,12 +88,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("error", "code"), [(FencepostError("line 3: no such key"), 2), (EnvironmentLacks("no Java"), 3)]
 )
-def test_what_a_user_can_mend_is_one_line(
-    error: Exception,
-    code: int,
-    register: Callable[[Callable[..., int]], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_a_user_can_mend_is_one_line(error, code, register, capsys):
     def probe() -> int:
         raise error
 
@@ -108,12 +101,7 @@ def test_what_a_user_can_mend_is_one_line(
     ("module", "extra"),
     [("pyspark", "spark"), ("pyarrow.parquet", "spark"), ("kio", "embedded"), ("aiokafka", "kafka")],
 )
-def test_a_missing_extra_is_named(
-    module: str,
-    extra: str,
-    register: Callable[[Callable[..., int]], None],
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_missing_extra_is_named(module, extra, register, capsys):
     def probe() -> int:
         raise ModuleNotFoundError(f"No module named {module!r}", name=module)
 
@@ -131,9 +119,7 @@ def test_a_module_of_ours_that_is_missing_is_a_defect(register: Callable[[Callab
         main(["probe"])
 
 
-def test_ctrl_c_ends_with_130_and_no_traceback(
-    register: Callable[[Callable[..., int]], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ctrl_c_ends_with_130_and_no_traceback(register, capsys):
     def probe() -> int:
         raise KeyboardInterrupt
 
@@ -180,9 +166,7 @@ def test_a_reader_that_went_away_is_no_error(words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "code"), [(["--version"], 0), (["states"], 0), (["states", "--help"], 0), (["nonsense"], 2)]
 )
-def test_closed_streams_change_no_exit_code(
-    words: list[str], code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_closed_streams_change_no_exit_code(words, code, monkeypatch):
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     assert main(words) == code

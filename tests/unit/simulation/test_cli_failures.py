@@ -38,9 +38,7 @@ def test_a_failed_run_says_how_to_make_it_small(tmp_path: Path, capsys: pytest.C
     assert "--mutant target-told-early" in said
 
 
-def test_a_page_that_cannot_be_written_costs_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capsys, monkeypatch):
     """What is in the way may come while the run goes on, such as a disk that fills up."""
     monkeypatch.setattr("secrets.token_hex", lambda _: "x" * 300)
     file = tmp_path / "failure.json"
@@ -52,9 +50,7 @@ def test_a_page_that_cannot_be_written_costs_nothing_else(
     assert main(["replay", str(file), "--json"]) == 1
 
 
-def test_a_failure_that_cannot_be_written_costs_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failure_that_cannot_be_written_costs_nothing_else(tmp_path: Path, capsys):
     file = tmp_path / ("f" * 254)  # leaves no room for the name that a file has before it is whole
     file.write_text("an earlier one")
     assert main([*RUN, "--failure", str(file), "--json"]) == 3
@@ -120,9 +116,7 @@ def test_people_see_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("name", "option"), [("failure-small.json", "--out"), ("test_{}_holds_in_{}_0.py", "--test")]
 )
-def test_an_earlier_result_stays(
-    failure: Path, name: str, option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_earlier_result_stays(failure: Path, name, option, capsys):
     words = [json.loads(failure.read_text())[key].replace("-", "_") for key in ("invariant", "name")]
     earlier = failure.with_name(name.format(*words))
     earlier.write_text("earlier")

@@ -47,9 +47,7 @@ def refusal(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.parametrize("kind", ["device", "pipe"])
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_device_or_a_pipe_is_refused_by_each_command(
-    words: list[str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_device_or_a_pipe_is_refused_by_each_command(words, kind, tmp_path: Path, capsys):
     for name in ("file", "file.toml"):
         if kind == "pipe":
             os.mkfifo(tmp_path / name)
@@ -80,9 +78,7 @@ def test_a_device_or_a_pipe_is_refused_by_each_command(
     ids=["digits", "bytes", "steps", "topics"],
 )
 @pytest.mark.parametrize("command", ["simulate", "campaign"])
-def test_a_scenario_that_is_too_large_is_refused(
-    command: str, text: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_scenario_that_is_too_large_is_refused(command, text, told, tmp_path: Path, capsys):
     file = tmp_path / "f.toml"
     file.write_text(text)
     assert told in refusal([command, str(file)], capsys)
@@ -99,9 +95,7 @@ def test_names_of_many_topics_are_compared_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["replay"], ["shrink"], ["conform", "--vectors"]])
 @pytest.mark.parametrize("text", ['{"a":' * 100_000, "[" * 100_000, '{"fencepost": ' + "9" * 5_000 + "}"])
-def test_a_document_that_is_nested_deeply_or_holds_a_long_number_is_refused(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_document_that_is_nested_deeply_or_holds_a_long_number_is_refused(words, text, tmp_path, capsys):
     file = tmp_path / "f.json"
     file.write_text(text)
     assert str(file) in refusal([*words, str(file)], capsys)
@@ -118,15 +112,11 @@ def test_vectors_that_become_too_long_are_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "9" * 11])
-def test_a_number_of_partitions_with_very_many_digits_is_refused(
-    digits: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_number_of_partitions_with_very_many_digits_is_refused(digits, capsys):
     assert "expected NAME:PARTITIONS" in refusal(["serve", "--port", "0", "--topics", f"t:{digits}"], capsys)
 
 
-def test_characters_that_steer_a_terminal_are_shown_as_escapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_characters_that_steer_a_terminal_are_shown_as_escapes(tmp_path: Path, capsys):
     evil = tmp_path / "evil.toml"
     evil.write_text('name = "evil"\n"k\\u001b[31m\\u202ey" = 1\n')
     assert main(["simulate", str(evil)]) == 2

@@ -6,7 +6,6 @@ import contextlib
 import json
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -31,18 +30,14 @@ def interrupt(number: signal.Signals) -> None:
         signal.raise_signal(number)
 
 
-def test_an_interrupt_is_told_at_once_and_the_next_one_is_not(
-    number: signal.Signals, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_is_told_at_once_and_the_next_one_is_not(number, capfd):
     with pytest.raises(KeyboardInterrupt):
         interrupt(number)
     assert signal.getsignal(number) is interrupted
     assert capfd.readouterr().err == "stopping\n"
 
 
-def test_an_interrupt_that_something_else_holds_is_told_once(
-    number: signal.Signals, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_interrupt_that_something_else_holds_is_told_once(number, capfd):
     def hold(of: int, frame: object) -> None:
         with contextlib.suppress(KeyboardInterrupt):
             tell(of, frame)
@@ -54,9 +49,7 @@ def test_an_interrupt_that_something_else_holds_is_told_once(
         assert capfd.readouterr().err == "stopping\n"
 
 
-def test_without_an_interrupt_everything_is_as_it_was(
-    number: signal.Signals, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_without_an_interrupt_everything_is_as_it_was(number, capfd):
     with told_at_once("stopping"):
         assert signal.getsignal(number) is not interrupted
     assert signal.getsignal(number) is interrupted
@@ -72,9 +65,7 @@ def test_an_ignored_interrupt_stays_ignored(capfd: pytest.CaptureFixture[str]) -
     assert capfd.readouterr().err == ""
 
 
-def test_an_interrupted_walk_tells_what_it_had_found(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_walk_tells_what_it_had_found(number, capsys, monkeypatch):
     from fencepost.simulation.lab.explorer.reduced import ReducedWorld
 
     has_settled, seen = ReducedWorld.has_settled, 0
@@ -97,9 +88,7 @@ def test_an_interrupted_walk_tells_what_it_had_found(
     assert "interrupted: there are more states" in capsys.readouterr().out
 
 
-def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(
-    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(number, capsys, monkeypatch):
     from fencepost.simulation.lab import hunt
     from fencepost.simulation.mutants.registry import MUTANTS
 
@@ -120,12 +109,7 @@ def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(
     assert told.err.endswith("interrupted: 1 of 2 mutants were hunted\n")
 
 
-def test_an_interrupted_score_counts_the_batches_that_were_judged(
-    number: signal.Signals,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_an_interrupted_score_counts_the_batches_that_were_judged(number, capsys, monkeypatch, tmp_path):
     from fencepost.simulation.lab.mutation import score
     from fencepost.simulation.lab.mutation.judge import Judgement
 

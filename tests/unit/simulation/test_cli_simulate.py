@@ -57,9 +57,7 @@ def test_options_and_settings_reach_the_run(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.parametrize(("summary", "lines"), [("What it shows.", ["What it shows.", ""]), ("", [""])])
-def test_a_scenario_without_a_summary_leaves_no_line_for_it(
-    capsys: pytest.CaptureFixture[str], summary: str, lines: list[str]
-) -> None:
+def test_a_scenario_without_a_summary_leaves_no_line_for_it(capsys, summary, lines):
     assert main([*SHORT, "--members", "2", "--set", f"summary={summary}"]) == 0
     shown = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert shown[1 : 1 + len(lines)] == lines
@@ -79,9 +77,7 @@ def test_people_get_the_facts_and_the_command_to_repeat_it(capsys: pytest.Captur
     assert json.loads(capsys.readouterr().out)["digest"] == result["digest"]
 
 
-def test_a_group_that_its_applications_keep_moving_is_no_violation_and_is_explained(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_group_that_its_applications_keep_moving_is_no_violation_and_is_explained(capsys, tmp_path: Path):
     """Batches of 25 s and a poll interval of 10 s: members leave and come back for ever."""
     overloaded = tmp_path / "overloaded.toml"
     overloaded.write_text(
@@ -121,15 +117,11 @@ def test_an_interrupted_run_leaves_the_earlier_trace(tmp_path: Path, monkeypatch
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
 
 
-def test_a_traced_run_has_the_digest_of_an_untraced_one(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_a_traced_run_has_the_digest_of_an_untraced_one(capsys, tmp_path: Path):
     assert simulated(capsys)["digest"] == simulated(capsys, "--trace", str(tmp_path / "t.parquet"))["digest"]
 
 
-def test_a_violation_is_shown_and_gives_exit_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_violation_is_shown_and_gives_exit_1(capsys, monkeypatch):
     honest: Callable[..., RunResult] = fencepost.simulation.run.run
     broken = [
         Violation(invariant="one-owner", seq=number, t_us=1_500_000, message="orders-3 has two owners")
@@ -169,9 +161,7 @@ def test_scenarios_lists_the_library(capsys: pytest.CaptureFixture[str]) -> None
         assert entry.summary in out
 
 
-def test_an_exception_that_ends_a_run_is_its_last_violation(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exception_that_ends_a_run_is_its_last_violation(tmp_path: Path, capsys):
     """This bug gives two members a partition, which the next record of the first one can't follow."""
     trace, failure = tmp_path / "t.parquet", tmp_path / "f.json"
     words = ("simulate", "churn", "--members", "60", "--partitions", "600", "--mutant", "owner-by-epoch")
@@ -200,9 +190,7 @@ def test_an_exception_that_ends_a_run_is_its_last_violation(
         ("streams-failures", "kernel.network.Network.deliver"),
     ],
 )
-def test_an_exception_of_the_simulated_is_told_in_all_worlds(
-    scenario: str, part: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_exception_of_the_simulated_is_told_in_all_worlds(scenario, part, monkeypatch):
     from fencepost.simulation.scenarios.load import load_any
 
     def broken(*_: object) -> None:

@@ -38,9 +38,7 @@ def test_rows_that_no_width_bears_are_printed_all_the_same(capsys: pytest.Captur
     Terminal(20).table(HEADINGS, [])
 
 
-def test_a_table_that_is_too_wide_becomes_several_that_begin_with_what_names_the_row(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_table_that_is_too_wide_becomes_several_that_begin_with_what_names_the_row(capsys):
     headings = ("run", "cause", *(f"figure-{number}" for number in range(12)))
     rows = [
         (f"steady-{seed}", "crash", *(f"value-{seed}-{number}" for number in range(12))) for seed in (1, 2)
@@ -115,9 +113,7 @@ def test_analyses_keep_a_row_in_one_line_where_it_has_room(capsys: pytest.Captur
     assert len(capsys.readouterr().out.rstrip().splitlines()) == 3
 
 
-def test_a_plan_on_a_narrow_terminal_is_told_in_two_tables(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_plan_on_a_narrow_terminal_is_told_in_two_tables(monkeypatch, capsys):
     monkeypatch.setattr(Terminal.__init__, "__defaults__", (80,))
     spread = Spread(count=36, p50=2.1, p99=80.2, total_per_run=483.0)
     option = OptionAnswer(
