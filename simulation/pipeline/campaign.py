@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
-from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
+from fencepost.simulation.pipeline.arguments import path_of
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.jobs import OutOfTime, run_job
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
@@ -29,17 +29,12 @@ from fencepost.simulation.pipeline.session import (
     wall_clock,
 )
 from fencepost.simulation.pipeline.shipping import check_shared
-from fencepost.simulation.pipeline.spec import SEEDS, TIME_LIMIT, CampaignSpec, Traces, value_text
+from fencepost.simulation.pipeline.spec import CampaignSpec, Traces
 from fencepost.simulation.pipeline.tasks import (
-    Option,
     Task,
-    cells_of,
     dealt,
-    parse_grid,
-    seeds_of,
     tasks_of,
 )
-from fencepost.simulation.scenarios.load import library_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -143,51 +138,6 @@ class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
     """The shrunk failures: the first of each kind."""
     tables: dict[str, list[dict[str, Any]]] = {}
     """The rows of the analyses by table."""
-
-
-def campaign(
-    scenarios: Sequence[str] = (),
-    *,
-    seeds: int | str | Iterable[int] = SEEDS,
-    grid: Mapping[str, Sequence[str]] | Iterable[str] = (),
-    options: Sequence[Option] = (),
-    master: str = LOCAL,
-    out_dir: str | Path,
-    report: str | Path | None = None,
-    resume: bool = False,
-    progress: Progress | None = None,
-    traces: Traces = "sample",
-    time_limit_s: float = TIME_LIMIT.us / 1_000_000,
-) -> CampaignResult:
-    """Run every scenario under every choice of parameters with every seed, analyse, and write the report.
-
-    No `scenarios` means all of the library. `seeds` is a number of seeds (from 0 on), or the seeds
-    themselves. `grid` maps a parameter to its values, or holds words such as `members=10,50`. `options` are
-    named choices of settings. The other arguments are as for `carry_out`.
-
-    :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
-    :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
-    """
-    names = scenario_names(scenarios) or library_names()
-    if not isinstance(options, Sequence) or not all(isinstance(each, Option) for each in options):
-        raise FencepostError(f"options={options!r}: expected a list of Option")
-    spec = CampaignSpec(
-        cells=cells_of(names, _grid(grid), options=options),
-        seeds=seeds_of(seeds),
-        traces=traces,
-        time_limit_s=time_limit_s,
-    )
-    return carry_out(spec, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
-
-
-def _grid(grid: Mapping[str, Sequence[str]] | Iterable[str]) -> Mapping[str, Sequence[str]]:
-    if isinstance(grid, Mapping):
-        return {key: tuple(map(value_text, values)) for key, values in grid_values(grid).items()}
-    if isinstance(grid, str | bytes) or not isinstance(grid, Iterable):
-        raise FencepostError(
-            f"grid={grid!r}: expected words such as ['members=10,50'], or values by parameter"
-        )
-    return parse_grid(grid)
 
 
 def carry_out(

@@ -28,7 +28,7 @@ from fencepost.simulation.world.failure import (
     read_world_failure,
 )
 from fencepost.simulation.world.mix import Faults, faults_of, scenario_of
-from fencepost.simulation.world.oracles import CLAIMS, DEFAULT_CLAIMS
+from fencepost.simulation.world.record_judge import CLAIMS, DEFAULT_CLAIMS
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 from fencepost.simulation.world.spread import (
     SeedAnswer,
@@ -247,7 +247,7 @@ def simulated(
         switches faults off.
     :param deploys: If true, some runs restart programs gracefully. There are no deploys without faults.
     :param duration: The length of the phase with faults, in virtual seconds.
-    :param claims: The claims that the oracles judge.
+    :param claims: The claims that are judged.
     :param processes: The number of processes that run seeds, by default one for each core.
     :raises FencepostError: if a setting is not valid.
     """

@@ -328,7 +328,7 @@ class _Run:
             wall_seconds=wall_seconds,
             events=self._loop.events,
             segments=self._loop.network.segments,
-            records_done=sum(len(each) for each in world.oracles.done.values()),
+            records_done=sum(len(each) for each in world.record_judge.done.values()),
             plan=self._plan,
             crashes=world.crashes,
             sent=self._loop.network.sent or [],

@@ -35,9 +35,9 @@ from fencepost.simulation.world.crashes import Crash, crash_of, left_behind
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
-from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, NO_CRASH, Done, Oracles
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.programs import NotAProgram, Program, check_name
+from fencepost.simulation.world.record_judge import DEFAULT_CLAIMS, NO_CRASH, Done, RecordJudge
 from fencepost.simulation.world.stored import RECORD_STORED, StoredRecords, committed_from
 
 P = ParamSpec("P")
@@ -115,7 +115,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """All programs by name."""
         self.dead: list[WorldProcess] = []
         """Processes that have ended, with the tasks that they have left."""
-        self.oracles = Oracles(
+        self.record_judge = RecordJudge(
             claims,
             self.report,
             self._owns,
@@ -242,7 +242,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self.fail(error)
             return
         self.crashes.append(crash_of(program.name, self.loop.time(), error))
-        if self.oracles.claims(NO_CRASH):
+        if self.record_judge.claims(NO_CRASH):
             crash = self.crashes[-1]
             self.report(NO_CRASH, f"{crash.program} ended by {crash.error}: {error}, at {crash.place}")
         if self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
@@ -257,7 +257,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def bury(self, process: WorldProcess) -> None:
         """Keep what a killed process has left, so that nothing of it runs."""
         self.dead.append(process)
-        self.oracles.gone(process.host.name)
+        self.record_judge.gone(process.host.name)
 
     def restart_later(self, program: Program) -> None:
         """Start a program again after the time that a restart takes."""
@@ -379,7 +379,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def _note(self, noted: tuple[WorldProcess | None, Done, bytes | None]) -> None:
         process, done, key = noted
         if process is None or not process.ended:
-            self.oracles.processed(done, key)
+            self.record_judge.processed(done, key)
             self._done_digest.update(f"{done}\n".encode())
 
     def _group_of(self, process: WorldProcess | None, topic: str) -> str:
@@ -407,7 +407,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         Values that were given to `produce` are as they were given. Others were never kept, and are left out.
         A value is there twice if a broker has stored its record twice, and both were done.
         """
-        done = self.oracles.done
+        done = self.record_judge.done
         copies: Counter[tuple[TopicPartition, int]] = Counter()
         for partition in dict.fromkeys(partition for partition, _ in self._values):
             for copy, original in self.stored.copies(self._cluster, partition).items():
@@ -483,11 +483,11 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         waiting = self._uncommitted(group_id)
         if self._offsets(group_id):
             return any(waiting)
-        done = self.oracles.done
+        done = self.record_judge.done
         return any(offset not in done.get(partition, ()) for partition, offset in waiting)
 
     def _progress(self) -> tuple[int, int, int]:
-        done = sum(len(each) for each in self.oracles.done.values())
+        done = sum(len(each) for each in self.record_judge.done.values())
         return self._failures, done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
 
     def _groups(self) -> list[str]:
@@ -583,10 +583,12 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             key, value = record.key, record.value
             if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
                 partition = TopicPartition(key.topic, key.partition)
-                self.oracles.committed(key.group_id, partition, value.offset, self._first_offset(partition))
+                self.record_judge.committed(
+                    key.group_id, partition, value.offset, self._first_offset(partition)
+                )
             elif (group_id := getattr(key, "group_id", None)) is not None:
                 groups[group_id] = None
-        if groups and self.oracles.claims("owner-only"):
+        if groups and self.record_judge.claims("owner-only"):
             # At once: a generation may last for milliseconds only, and its members own their partitions.
             self._moved |= groups
             self._note_owners()
@@ -604,7 +606,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         for group_id in moved:
             group = self.group(group_id)
             if group.state == "Stable":
-                self.oracles.owners(group.members(), self._program_of, self.loop.now_us)
+                self.record_judge.owners(group.members(), self._program_of, self.loop.now_us)
             else:
                 self._moved[group_id] = None
 
@@ -648,7 +650,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     def judge_end(self) -> None:
         """Judge what must hold once all has settled."""
-        self.oracles.all_done(self.ends())
+        self.record_judge.all_done(self.ends())
         self._judge_eventually()
 
     def _judge_eventually(self) -> None:

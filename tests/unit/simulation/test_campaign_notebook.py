@@ -11,7 +11,6 @@ import pytest
 from fencepost import Campaign
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.analyze import analyze
-from fencepost.simulation.pipeline.campaign import campaign
 
 DOCS = Path(__file__).parents[3] / "docs/campaign.md"
 SCENARIO = 'duration = "150s"\n[[topics]]\nname = "orders"\npartitions = 4\n'
@@ -102,31 +101,6 @@ def test_what_has_not_run_has_no_tables(scenario: str) -> None:
             campaign.dataframe(name)
     with pytest.raises(FencepostError, match=r"^there is no table 'rebalance'; did you mean rebalances\?$"):
         campaign.dataframe("rebalance")
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({"scenarios": 5}, "scenarios=5: expected names or TOML files"),
-        ({"grid": "members=1"}, "grid='members=1': expected words such as ['members=10,50']"),
-        ({"grid": 5}, "grid=5: expected words"),
-        ({"grid": {"member": [1]}}, "--grid member=1: unknown key; did you mean members?"),
-        ({"options": [5]}, "options=[5]: expected a list of Option"),
-        ({"traces": "wrong"}, "traces='wrong': expected one of all"),
-        ({"time_limit_s": 0}, "a run's time limit of 0 s: expected a number of seconds above 0"),
-        ({"time_limit_s": "5"}, "a run's time limit of 5 s: expected a number of seconds above 0"),
-        ({"master": 5}, "--master 5: expected local[N]"),
-        ({"out_dir": 5}, "out_dir=5: expected a path"),
-        ({"report": 5}, "report=5: expected a path"),
-    ],
-)
-def test_the_function_tells_the_same_mistakes(
-    given: dict[str, object], told: str, scenario: str, tmp_path: Path
-) -> None:
-    with pytest.raises(FencepostError) as raised:
-        campaign(**{"scenarios": [scenario], "seeds": 1, "out_dir": tmp_path / "out", **given})  # type: ignore[arg-type]
-    assert str(raised.value).startswith(told)
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

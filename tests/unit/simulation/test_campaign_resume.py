@@ -15,8 +15,9 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline import output
-from fencepost.simulation.pipeline.campaign import campaign
+from fencepost.simulation.pipeline.campaign import carry_out
 from fencepost.simulation.pipeline.output import CampaignDirectory, writing
+from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import cells_of
 
 SEEDS = 12
@@ -54,7 +55,8 @@ def test_a_killed_campaign_goes_on_without_what_it_had_finished(tmp_path: Path) 
     CampaignDirectory(out).prepare([cell], resume=True)  # waits for the workers that were left
     before = {row["run_id"]: row for row in runs_of(out)}
     assert 0 < len(before) < SEEDS
-    result = campaign(["churn"], seeds=SEEDS, grid=grid, out_dir=out, resume=True, traces="failed")
+    spec = CampaignSpec(cells=(cell,), seeds=tuple(range(SEEDS)), traces="failed")
+    result = carry_out(spec, out_dir=out, resume=True)
     rows = runs_of(out)
     assert sorted(row["seed"] for row in rows) == list(range(SEEDS))
     # Wall times differ from run to run: these rows are the ones that were there.

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.pipeline.campaign import campaign
+from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs
 from fencepost.simulation.pipeline.session import error_text, spark_session
+from fencepost.simulation.pipeline.spec import CampaignSpec
+from fencepost.simulation.pipeline.tasks import cells_of, parse_grid, seeds_of
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 
@@ -33,21 +35,25 @@ pytestmark = [
 ]
 
 
+def campaign(scenario: str, seeds: int, words: Iterable[str], out: Path, **options: Any) -> CampaignResult:
+    given = {key: options.pop(key) for key in ("traces", "time_limit_s") if key in options}
+    spec = CampaignSpec(cells=cells_of([scenario], parse_grid(words)), seeds=seeds_of(seeds), **given)
+    return carry_out(spec, out_dir=out, **options)
+
+
 @pytest.mark.long
 def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     words = ["members=2,3", "duration=150s"]
-    first = campaign(["steady"], seeds=2, grid=words, out_dir=out, traces="none")
+    first = campaign("steady", 2, words, out, traces="none")
     assert (first.runs, first.failed, first.violations) == (4, 0, 0)
     assert first.report == str(out / "report.html")
     assert list((out / "traces").iterdir()) == []
     before = {path: path.stat().st_mtime_ns for path in (out / "runs").iterdir()}
 
-    again = campaign(
-        ["steady"], seeds=4, grid=words, out_dir=out, traces="all", resume=True, report=tmp_path / "r.html"
-    )
+    again = campaign("steady", 4, words, out, traces="all", resume=True, report=tmp_path / "r.html")
     assert (again.runs, again.failed) == (8, 0)
     assert before.items() <= {path: path.stat().st_mtime_ns for path in (out / "runs").iterdir()}.items()
     summary = pq.read_table(out / "runs").to_pylist()
@@ -68,7 +74,7 @@ def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
 
 def test_mutants_are_killed_and_count_in_no_total(spark: SparkSession, tmp_path: Path) -> None:
     grid = ["mutant=none,refusal-writes,tombstone-needs-a-member", "duration=2m"]
-    result = campaign(["lossy-network"], seeds=3, grid=grid, out_dir=tmp_path / "out", traces="none")
+    result = campaign("lossy-network", 3, grid, tmp_path / "out", traces="none")
     assert (result.runs, result.failed, result.violations, result.failures) == (9, 0, 0, [])
     found = {row["mutant"]: row for row in result.tables["mutants"]}
     assert sorted(found) == ["refusal-writes", "tombstone-needs-a-member"]
@@ -83,7 +89,7 @@ def test_mutants_are_killed_and_count_in_no_total(spark: SparkSession, tmp_path:
 
 
 def test_runs_that_fail_are_rows(spark: SparkSession, tmp_path: Path) -> None:
-    result = campaign(["steady"], seeds=3, out_dir=tmp_path / "out", time_limit_s=0.001)
+    result = campaign("steady", 3, (), tmp_path / "out", time_limit_s=0.001)
     assert (result.runs, result.failed, result.violations) == (3, 3, 0)
     page = Path(result.report).read_text()
     assert "took longer than 0.001 s" in page

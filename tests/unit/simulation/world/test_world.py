@@ -1,4 +1,4 @@
-"""A world with users' programs: unmodified clients, faults, oracles, and what a failure tells."""
+"""A world with users' programs: unmodified clients, faults, judges, and what a failure tells."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_aiokafka_consumers_and_producers_run_unmodified() -> None:
         await world.process("shop", produce_orders, 60, 20.0).ended()
         await world.settled()
         await world.group("orders-service").wait_stable(members=3)
-        assert sum(len(each) for each in world.oracles.done.values()) == 60
+        assert sum(len(each) for each in world.record_judge.done.values()) == 60
         assert sum(world.group("orders-service").offsets().values()) == 60
 
     assert play(test).violations == []
@@ -137,7 +137,7 @@ def test_transactions_write_each_result_once() -> None:
         await world.settled()
         program.kill()
         values = [record.value for record in await world.records("results")]
-        world.oracles.written_once("results", values)
+        world.record_judge.written_once("results", values)
         assert len(values) == 30
 
     assert play(test, topics={"orders": 3, "results": 1}).violations == []

@@ -162,7 +162,9 @@ async def test_transactions_price_each_order_once(world: SimulatedWorld) -> None
     world.process("books", books_prices, world.done)
     await world.produce("orders", ORDERS, over=25)
     await world.settled()
-    done = {(place.partition, offset) for place, offsets in world.oracles.done.items() for offset in offsets}
+    done = {
+        (place.partition, offset) for place, offsets in world.record_judge.done.items() for offset in offsets
+    }
     booked = [each.value for each in await world.records("prices") if (each.partition, each.offset) in done]
     assert sorted(each or b"" for each in booked) == sorted(f"price of {order}".encode() for order in ORDERS)
 

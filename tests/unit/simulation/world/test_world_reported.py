@@ -129,7 +129,7 @@ def test_refused_request_for_offsets_counts_as_no_offsets(consumer_class: Any, t
         world.fail_next("OffsetFetch", "NOT_COORDINATOR")
         await worker.restart()
         await asyncio.sleep(30)
-        done.extend(len(each) for offsets in world.oracles.done.values() for each in offsets.values())
+        done.extend(len(each) for offsets in world.record_judge.done.values() for each in offsets.values())
         worker.kill()
 
     assert run_simulated(test, topics={"orders": 1}, faults=()).violations == []

@@ -1,4 +1,4 @@
-"""Oracles judge records: histories that they accept, and ones that they report."""
+"""RecordJudge judge records: histories that they accept, and ones that they report."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from fencepost import KIP848Consumer, SimulatedWorld, run_simulated
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.world.oracles import BATCH_US, CLAIMS, Done, Oracles
+from fencepost.simulation.world.record_judge import BATCH_US, CLAIMS, Done, RecordJudge
 from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
 
 FIRST = TopicPartition("orders", 0)
@@ -25,7 +25,7 @@ class History:
         self.reported: list[tuple[str, str]] = []
         self.owner = ""
         self.hindered_us = 0
-        self.oracles = Oracles(
+        self.record_judge = RecordJudge(
             claims or CLAIMS,
             lambda invariant, message: self.reported.append((invariant, message)),
             lambda program, partition: program == self.owner,
@@ -35,13 +35,13 @@ class History:
     def done(
         self, offset: int, program: str = "a", *, process: int = 1, at_us: int = 0, key: bytes = b"k"
     ) -> None:
-        self.oracles.processed(Done(FIRST, offset, program, process, at_us), key)
+        self.record_judge.processed(Done(FIRST, offset, program, process, at_us), key)
 
     def owns(self, program: str, *others: str, at_us: int = 0) -> None:
         """All members have confirmed who owns the partition, and the coordinator says the same."""
         self.owner = program
         members = [_member(program, (FIRST,)), *(_member(other, ()) for other in others)]
-        self.oracles.owners(members, lambda member: member.client_id, at_us)
+        self.record_judge.owners(members, lambda member: member.client_id, at_us)
 
     @property
     def invariants(self) -> list[str]:
@@ -148,7 +148,7 @@ def test_coordinator_that_gives_it_back_counts_before_all_have_confirmed_it() ->
 def test_next_process_of_a_program_has_let_go_of_nothing() -> None:
     history = History("owner-only")
     history.owns("b", "a", at_us=SECOND)
-    history.oracles.gone("a")
+    history.record_judge.gone("a")
     history.done(0, "a", process=2, at_us=60 * SECOND)
     assert history.invariants == []
 

@@ -1,6 +1,6 @@
 """Judges what programs did to records: what they reported as done, what they committed, what they wrote.
 
-An oracle keeps its own account, of records by topic, partition and offset. It shares no rule with the
+It keeps an account of its own, of records by topic, partition and offset. It shares no rule with the
 coordinators, whose checkers run too.
 """
 
@@ -52,7 +52,7 @@ class Done(NamedTuple):
     """The group for which it was done; empty if it is not known."""
 
 
-class Oracles:
+class RecordJudge:
     """The record-level account of one run. `report` takes an invariant's name and a message.
 
     `owns` returns true if a coordinator assigns the partition to the program. `hindered_until` returns
