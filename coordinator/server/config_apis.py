@@ -199,23 +199,19 @@ def _group_entries(services: Services, group_id: str) -> tuple[ConfigEntry, ...]
     )
 
 
-def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
-    entries = []
+def _named(name: str, static: str | None, config_type: ConfigType, default: str | None = None) -> ConfigEntry:
+    """Return a setting of brokers: `static` if a value is set, else the default, if there is one."""
+    given = ((static, ConfigSource.STATIC_BROKER), (default, ConfigSource.DEFAULT))
+    synonyms = tuple((name, value, source) for value, source in given if value is not None)
+    _, value, source = synonyms[0] if synonyms else (name, None, ConfigSource.DEFAULT)
+    return ConfigEntry(name=name, value=value, source=source, config_type=config_type, synonyms=synonyms)
+
+
+def _settings(config: msgspec.Struct) -> Iterator[ConfigEntry]:
     for field in msgspec.structs.fields(config):
-        name, value = field.name.replace("_", "."), getattr(config, field.name)
-        synonyms = [(name, _text(field.default), ConfigSource.DEFAULT)]
-        if value != field.default:
-            synonyms.insert(0, (name, _text(value), ConfigSource.STATIC_BROKER))
-        entries.append(
-            ConfigEntry(
-                name=name,
-                value=_text(value),
-                source=synonyms[0][2],
-                config_type=_type_of(value),
-                synonyms=tuple(synonyms),
-            )
-        )
-    return tuple(entries)
+        value = getattr(config, field.name)
+        static = None if value == field.default else _text(value)
+        yield _named(field.name.replace("_", "."), static, _type_of(value), _text(field.default))
 
 
 def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
@@ -226,13 +222,7 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
         for name, broker_name in BROKER_SETTINGS.items()
     )
     times = (
-        ConfigEntry(
-            name=name,
-            value=defaults.static[name],
-            source=ConfigSource.STATIC_BROKER,
-            config_type=setting.config_type,
-            synonyms=((name, defaults.static[name], ConfigSource.STATIC_BROKER),),
-        )
+        _named(name, defaults.static[name], setting.config_type)
         for name, setting in TIME_SETTINGS.items()
         if name in defaults.static
     )
@@ -245,66 +235,19 @@ def _of_broker(services: Services, name: str) -> tuple[ConfigEntry, ...]:
     No election moves leaders here without a request.
     """
     node = next(node for node in services.cluster.nodes if str(node.node_id) == name)
-    of_listeners = services.cluster.listener_settings.get(node.node_id, {})
-    integer, default, static = ConfigType.INT, ConfigSource.DEFAULT, ConfigSource.STATIC_BROKER
-    queued = str(services.queued_max_request_bytes)
-    limits = {
-        "max.incremental.fetch.session.cache.slots": str(MAX_SESSIONS),
-        "max.request.partition.size.limit": str(MOST_DESCRIBED_PARTITIONS),
+    texts = {
+        **services.cluster.listener_settings.get(node.node_id, {}),
+        BROKER_RACK: node.rack,
+        REPLICA_SELECTOR: services.cluster.replica_selector,
     }
     return (
-        *(
-            ConfigEntry(
-                name=setting,
-                value=name,
-                source=static,
-                config_type=integer,
-                synonyms=((setting, name, static), *first),
-            )
-            for setting, first in (("node.id", ()), ("broker.id", (("broker.id", "-1", default),)))
-        ),
-        *(
-            ConfigEntry(name=limit, value=value, config_type=integer, synonyms=((limit, value, default),))
-            for limit, value in limits.items()
-        ),
-        ConfigEntry(
-            name="auto.leader.rebalance.enable",
-            value="false",
-            source=static,
-            config_type=ConfigType.BOOLEAN,
-            synonyms=(
-                ("auto.leader.rebalance.enable", "false", static),
-                ("auto.leader.rebalance.enable", "true", default),
-            ),
-        ),
-        ConfigEntry(
-            name=QUEUED_MAX_REQUEST_BYTES,
-            value=queued,
-            source=static,
-            config_type=ConfigType.LONG,
-            synonyms=((QUEUED_MAX_REQUEST_BYTES, queued, static), (QUEUED_MAX_REQUEST_BYTES, "-1", default)),
-        ),
-        *_texts(
-            {
-                **of_listeners,
-                BROKER_RACK: node.rack,
-                REPLICA_SELECTOR: services.cluster.replica_selector,
-            }
-        ),
-    )
-
-
-def _texts(settings: Mapping[str, str | None]) -> tuple[ConfigEntry, ...]:
-    """Return settings that have a text, or no default value."""
-    return tuple(
-        ConfigEntry(
-            name=setting,
-            value=value,
-            source=ConfigSource.DEFAULT if value is None else ConfigSource.STATIC_BROKER,
-            config_type=ConfigType.STRING,
-            synonyms=() if value is None else ((setting, value, ConfigSource.STATIC_BROKER),),
-        )
-        for setting, value in settings.items()
+        _named("node.id", name, ConfigType.INT),
+        _named("broker.id", name, ConfigType.INT, "-1"),
+        _named("max.incremental.fetch.session.cache.slots", None, ConfigType.INT, str(MAX_SESSIONS)),
+        _named("max.request.partition.size.limit", None, ConfigType.INT, str(MOST_DESCRIBED_PARTITIONS)),
+        _named("auto.leader.rebalance.enable", "false", ConfigType.BOOLEAN, "true"),
+        _named(QUEUED_MAX_REQUEST_BYTES, str(services.queued_max_request_bytes), ConfigType.LONG, "-1"),
+        *(_named(setting, value, ConfigType.STRING) for setting, value in texts.items()),
     )
 
 
