@@ -7,6 +7,7 @@ leaves no row of its own.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 import msgspec
@@ -21,124 +22,77 @@ class Situation(msgspec.Struct, frozen=True):
     invariants: tuple[str, ...]
 
 
-SITUATIONS: Final = (
-    Situation(
-        "epoch raised",
-        "kind = 'group.epoch'",
-        ("epochs-monotone", "epochs-ordered", "metadata-hash", "journal-batches", "journal-replay"),
-    ),
-    Situation(
-        "target made",
-        "kind = 'group.target'",
-        ("target-exclusive", "target-covers", "target-balanced", "target-sticky"),
-    ),
-    Situation(
-        "assignment written",
-        "kind = 'assignment'",
-        ("one-owner", "owners-map", "assigned-in-target", "assignment-epochs", "timers-armed"),
-    ),
-    Situation(
-        "member must let go",
-        "kind = 'assignment' AND state_to = 'UNREVOKED_PARTITIONS'",
-        ("revocation-state", "revocation-frozen", "revocation-bounded"),
-    ),
-    Situation(
-        "member must wait",
-        "kind = 'assignment' AND state_to = 'UNRELEASED_PARTITIONS'",
-        ("unreleased-waits", "granted-after-release"),
-    ),
-    Situation(
-        "member owns its target",
-        "kind = 'assignment' AND state_to = 'STABLE'",
-        ("stable-owns-target",),
-    ),
-    Situation(
-        "heartbeat answered",
-        "kind = 'heartbeat'",
-        ("heartbeat-answers", "reply-equals-state", "epoch-as-answered", "one-in-flight"),
-    ),
-    Situation(
-        "heartbeat refused",
-        "kind = 'heartbeat' AND error <> ''",
-        ("failed-changes-nothing", "request-fields"),
-    ),
-    Situation(
-        "member joined",
-        "kind = 'heartbeat' AND starts_with(detail, 'join')",
-        ("assignment-present", "request-fields"),
-    ),
-    Situation(
-        "member said what it owns", "kind = 'heartbeat' AND starts_with(detail, 'ack')", ("owned-honest",)
-    ),
-    Situation("member removed", "kind = 'member.removed'", ("gone-members", "bounded-memory")),
-    Situation(
-        "static member came back", "kind = 'member.removed' AND detail = 'replaced'", ("static-bijection",)
-    ),
-    Situation("group emptied", "kind = 'group.state' AND state_to = 'Empty'", ("empty-group",)),
-    Situation("group settled", "kind = 'group.state' AND state_to = 'Stable'", ("progress", "quiet")),
-    Situation(
-        "coordinator took over",
-        "kind = 'coordinator' AND detail = 'active'",
-        ("journal-replay", "offsets-kept"),
-    ),
-    Situation("member moved", "kind = 'member.state'", ("transitions",)),
-    Situation("callback ran", "kind = 'callback.begin'", ("callbacks-balanced", "heartbeats-go-on")),
-    Situation(
-        "partitions let go",
-        "kind = 'callback.begin' AND detail IN ('revoked', 'lost')",
-        ("one-claimant", "commit-before-release"),
-    ),
-    Situation("records processed", "kind = 'records'", ("records-while-owned", "at-least-once")),
-    Situation(
-        "commit accepted", "kind = 'commit' AND error = ''", ("commit-while-owned", "commit-within-processed")
-    ),
-    Situation("commit refused", "kind = 'commit' AND error <> ''", ("commit-fenced",)),
-    Situation(
-        "classic members joined",
-        "kind = 'group.state' AND state_to = 'PreparingRebalance'",
-        ("classic-generations", "classic-joins", "classic-answers"),
-    ),
-    Situation(
-        "classic leader assigned",
-        "kind = 'group.state' AND state_from = 'CompletingRebalance' AND state_to = 'Stable'",
-        ("classic-assignment", "classic-record"),
-    ),
-    Situation(
-        "consumer activated",
-        "kind = 'sac.consumer' AND state_to = 'CONNECTED_ACTIVE'",
-        ("sac-one-active", "sac-exclusive", "sac-settled"),
-    ),
-    Situation("node left", "kind = 'node' AND detail = 'left'", ("sac-stale-node",)),
-    Situation(
-        "client moved",
-        "kind = 'client.state'",
-        ("streams-transitions", "streams-derived", "streams-listener"),
-    ),
-    Situation(
-        "client in ERROR",
-        "kind = 'client.state' AND state_to = 'ERROR'",
-        ("streams-terminal", "streams-error-cause", "streams-closed"),
-    ),
-    Situation("thread died", "kind = 'thread.state' AND state_to = 'DEAD'", ("streams-dead-left",)),
-    Situation(
-        "thread reconnected", "kind = 'thread.state' AND state_from = 'DISCONNECTED'", ("streams-reconnects",)
-    ),
-    Situation("thread failed", "kind = 'thread.failed'", ("streams-live-threads",)),
-    Situation(
-        "client told to shut down",
-        "kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_CLIENT')",
-        ("streams-error-due",),
-    ),
-    Situation(
-        "application told to shut down",
-        "kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_APPLICATION')",
-        ("streams-shutdown-reaches", "streams-shutdown-cause"),
-    ),
-    Situation(
-        "clients ran",
-        "kind = 'client.state' AND state_to = 'RUNNING'",
-        ("streams-settles", "streams-at-least-once"),
-    ),
+_ROWS: Final = """\
+epoch raised: kind = 'group.epoch'
+    epochs-monotone, epochs-ordered, metadata-hash, journal-batches, journal-replay
+target made: kind = 'group.target'
+    target-exclusive, target-covers, target-balanced, target-sticky
+assignment written: kind = 'assignment'
+    one-owner, owners-map, assigned-in-target, assignment-epochs, timers-armed
+member must let go: kind = 'assignment' AND state_to = 'UNREVOKED_PARTITIONS'
+    revocation-state, revocation-frozen, revocation-bounded
+member must wait: kind = 'assignment' AND state_to = 'UNRELEASED_PARTITIONS'
+    unreleased-waits, granted-after-release
+member owns its target: kind = 'assignment' AND state_to = 'STABLE'
+    stable-owns-target
+heartbeat answered: kind = 'heartbeat'
+    heartbeat-answers, reply-equals-state, epoch-as-answered, one-in-flight
+heartbeat refused: kind = 'heartbeat' AND error <> ''
+    failed-changes-nothing, request-fields
+member joined: kind = 'heartbeat' AND starts_with(detail, 'join')
+    assignment-present, request-fields
+member said what it owns: kind = 'heartbeat' AND starts_with(detail, 'ack')
+    owned-honest
+member removed: kind = 'member.removed'
+    gone-members, bounded-memory
+static member came back: kind = 'member.removed' AND detail = 'replaced'
+    static-bijection
+group emptied: kind = 'group.state' AND state_to = 'Empty'
+    empty-group
+group settled: kind = 'group.state' AND state_to = 'Stable'
+    progress, quiet
+coordinator took over: kind = 'coordinator' AND detail = 'active'
+    journal-replay, offsets-kept
+member moved: kind = 'member.state'
+    transitions
+callback ran: kind = 'callback.begin'
+    callbacks-balanced, heartbeats-go-on
+partitions let go: kind = 'callback.begin' AND detail IN ('revoked', 'lost')
+    one-claimant, commit-before-release
+records processed: kind = 'records'
+    records-while-owned, at-least-once
+commit accepted: kind = 'commit' AND error = ''
+    commit-while-owned, commit-within-processed
+commit refused: kind = 'commit' AND error <> ''
+    commit-fenced
+classic members joined: kind = 'group.state' AND state_to = 'PreparingRebalance'
+    classic-generations, classic-joins, classic-answers
+classic leader assigned: kind = 'group.state' AND state_from = 'CompletingRebalance' AND state_to = 'Stable'
+    classic-assignment, classic-record
+consumer activated: kind = 'sac.consumer' AND state_to = 'CONNECTED_ACTIVE'
+    sac-one-active, sac-exclusive, sac-settled
+node left: kind = 'node' AND detail = 'left'
+    sac-stale-node
+client moved: kind = 'client.state'
+    streams-transitions, streams-derived, streams-listener
+client in ERROR: kind = 'client.state' AND state_to = 'ERROR'
+    streams-terminal, streams-error-cause, streams-closed
+thread died: kind = 'thread.state' AND state_to = 'DEAD'
+    streams-dead-left
+thread reconnected: kind = 'thread.state' AND state_from = 'DISCONNECTED'
+    streams-reconnects
+thread failed: kind = 'thread.failed'
+    streams-live-threads
+client told to shut down: kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_CLIENT')
+    streams-error-due
+application told to shut down: kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_APPLICATION')
+    streams-shutdown-reaches, streams-shutdown-cause
+clients ran: kind = 'client.state' AND state_to = 'RUNNING'
+    streams-settles, streams-at-least-once
+"""
+SITUATIONS: Final = tuple(
+    Situation(name, where, tuple(invariants.split(", ")))
+    for name, where, invariants in re.findall(r"^(.+?): (.+)\n {4}(.+)$", _ROWS, re.MULTILINE)
 )
 
 
