@@ -117,6 +117,13 @@ def test_it_is_there_once_a_coordinator_was_looked_for(world):
     }
 
 
+def test_it_is_there_for_one_who_creates_what_it_names():
+    with EmbeddedKafka(auto_create_topics=True) as kafka:
+        producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        assert OFFSETS_TOPIC not in producer.list_topics(timeout=SECONDS).topics
+        assert len(producer.list_topics(OFFSETS_TOPIC, SECONDS).topics[OFFSETS_TOPIC].partitions) == 50
+
+
 def test_clients_can_not_write_to_it(world):
     consumer = consumer_of(world.servers, world.group)
     consumer.committed([TopicPartition(world.topic(1), 0)], SECONDS)
