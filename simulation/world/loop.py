@@ -17,6 +17,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop, first_us
+from fencepost.simulation.world.places import refusal
 from fencepost.simulation.world.processes import (
     PROCESS,
     ProcessHandle,
@@ -24,7 +25,6 @@ from fencepost.simulation.world.processes import (
     SignalHandler,
     WorldProcess,
 )
-from fencepost.simulation.world.refusal import refusal
 from fencepost.simulation.world.sockets import VirtualSocket
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any, Final
 
-from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop
 from fencepost.simulation.world.folder import started_in
 
 _OWN: Final = __name__.partition(".")[0]
@@ -18,6 +18,8 @@ _LOOP: Final = VirtualLoop._run_once.__code__
 """The code that calls all callbacks."""
 _FOLDERS: Final = ("site-packages", "dist-packages")
 """Folders of installed libraries."""
+BLOCKS: Final = "it would block the only thread there is"
+"""Why a call is refused, see `refusal`."""
 
 
 def stack_of(frame: FrameType | None) -> Iterator[FrameType]:
@@ -48,6 +50,13 @@ def place_in(frames: Iterable[FrameType]) -> str:
     The text is empty if there is no such place.
     """
     return _place((each.f_globals, each.f_code, each.f_lineno) for each in frames)
+
+
+def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
+    """Return the error of a call that has no place in a run. It names the line that made the call."""
+    place = place_in(stack_of(sys._getframe(1)))
+    called = f" (called at {place})" if place else ""
+    return OutsideWorld(f"{call} can't run in a simulated world: {reason}{called}. Use {instead}")
 
 
 def place_of(function: Any) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from fencepost.simulation.world.loop import WorldLoop
-from fencepost.simulation.world.refusal import BLOCKS, refusal
+from fencepost.simulation.world.places import BLOCKS, refusal
 from fencepost.simulation.world.sockets import VirtualSocket
 
 _HANGUP: Final = getattr(select, "POLLRDHUP", 0)

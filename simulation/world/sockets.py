@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.kernel.rules import Direction
+from fencepost.simulation.world.places import BLOCKS, refusal
 from fencepost.simulation.world.processes import PROCESS, run_callback
-from fencepost.simulation.world.refusal import BLOCKS, refusal
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop

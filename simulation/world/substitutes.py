@@ -36,9 +36,9 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.world.clients import client_methods, set_members
 from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
 from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.places import BLOCKS, refusal
 from fencepost.simulation.world.processes import PROCESS, SignalHandler
 from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
-from fencepost.simulation.world.refusal import BLOCKS, refusal
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.sqlite import take_clock_and_randomness
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
+import hashlib
 import os
 import pathlib
+import shutil
 import socket
+import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -219,3 +223,31 @@ async def site(upstreams: dict[int, Address]) -> AsyncIterator[Site]:
     """A proxy before the broker."""
     async with site_before(upstreams) as site:
         yield site
+
+
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[[pathlib.Path], pathlib.Path]:
+    """Build a folder's Go program, once for all of pytest's workers."""
+
+    def built(sources: pathlib.Path) -> pathlib.Path:
+        go = shutil.which("go")
+        if go is None:
+            pytest.skip("Go is not installed")
+        folder = tmp_path_factory.getbasetemp().parent / "go-programs"
+        folder.mkdir(exist_ok=True)
+        content = b"".join((sources / name).read_bytes() for name in ("main.go", "go.mod"))
+        binary = folder / f"{sources.name}-{hashlib.sha256(content).hexdigest()[:12]}"
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not binary.exists():
+                command = [go, "build", "-mod=readonly", "-o", str(binary), "."]
+                environment = os.environ | {"GOTOOLCHAIN": "local"}
+                try:
+                    subprocess.run(
+                        command, cwd=sources, env=environment, check=True, timeout=400, capture_output=True
+                    )
+                except (subprocess.SubprocessError, OSError) as error:
+                    pytest.skip(f"{sources.name} can't be built here: {error}")
+        return binary
+
+    return built

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,23 +17,8 @@ SOURCES = Path(__file__).parent / "kfake"
 
 
 @pytest.fixture
-def kfake(tmp_path: Path) -> Iterator[str]:
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("Go is not installed")
-    binary = tmp_path / "kfake"
-    try:
-        subprocess.run(
-            [go, "build", "-mod=readonly", "-o", str(binary), "."],
-            cwd=SOURCES,
-            env={**os.environ, "GOTOOLCHAIN": "local"},
-            check=True,
-            timeout=400,
-            capture_output=True,
-        )
-    except (subprocess.SubprocessError, OSError) as error:
-        pytest.skip(f"kfake can't be built here: {error}")
-    with subprocess.Popen([str(binary)], stdout=subprocess.PIPE, text=True) as process:
+def kfake(go_program: Callable[[Path], Path]) -> Iterator[str]:
+    with subprocess.Popen([str(go_program(SOURCES))], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
         process.terminate()

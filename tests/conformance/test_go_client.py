@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
-import os
 import pathlib
-import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,34 +17,6 @@ SOURCES = pathlib.Path(__file__).parent / "go"
 PRODUCED = {f"value {number}" for number in range(50)}
 
 
-@pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The judge, built once for all of pytest's workers."""
-    go = shutil.which("go")
-    if go is None:
-        pytest.skip("Go is not installed")
-    folder = tmp_path_factory.getbasetemp().parent / "go-judge"
-    folder.mkdir(exist_ok=True)
-    sources = b"".join((SOURCES / name).read_bytes() for name in ("main.go", "go.mod"))
-    binary = folder / f"judge-{hashlib.sha256(sources).hexdigest()[:12]}"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not binary.exists():
-            command = [go, "build", "-mod=readonly", "-o", str(binary), "."]
-            try:
-                subprocess.run(
-                    command,
-                    cwd=SOURCES,
-                    env={**os.environ, "GOTOOLCHAIN": "local"},
-                    check=True,
-                    timeout=200,
-                    capture_output=True,
-                )
-            except (subprocess.SubprocessError, OSError) as error:
-                pytest.skip(f"franz-go can't be built here: {error}")
-    return binary
-
-
 @pytest.fixture
 def kafka() -> Iterator[EmbeddedKafka]:
     with EmbeddedKafka(brokers=2, topics={"orders": 12}) as running:
@@ -57,9 +24,12 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 
 @pytest.fixture
-def judge(program: pathlib.Path, java_process: Callable[[list[str]], Any]) -> Callable[..., Any]:
+def judge(
+    go_program: Callable[[pathlib.Path], pathlib.Path], java_process: Callable[[list[str]], Any]
+) -> Callable[..., Any]:
     """Starts one; what the Java judges can do, it can."""
-    return lambda *arguments: java_process([str(program), *arguments])
+    program = str(go_program(SOURCES))
+    return lambda *arguments: java_process([program, *arguments])
 
 
 def owns(one: Any, count: int) -> list[int]:
