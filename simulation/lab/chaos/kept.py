@@ -21,8 +21,8 @@ from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.events import Happening, RunEvents
 from fencepost.simulation.lab.chaos.played import Arrival, PlayedCoordinator
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
+from fencepost.simulation.lab.chaos.replayed_application import ReplayedApplication
 from fencepost.simulation.lab.chaos.result import ChaosResult
-from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
 from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario

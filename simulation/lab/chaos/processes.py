@@ -228,6 +228,10 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
         return True
 
     @abc.abstractmethod
+    def begin(self) -> None:
+        """Let the processes start."""
+
+    @abc.abstractmethod
     def hear(self, host: str, event: m.Event) -> None:
         """Handle an event of a process."""
 

@@ -21,9 +21,8 @@ from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.kept import AnyRun, judge, keep, kept, outcome_of
 from fencepost.simulation.lab.chaos.playable import playable
 from fencepost.simulation.lab.chaos.result import ChaosResult
-from fencepost.simulation.lab.chaos.stage import RealStage
+from fencepost.simulation.lab.chaos.stage import RealApplicationStage, RealStage
 from fencepost.simulation.lab.chaos.staging import Progress, Staging
-from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
 from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.scenarios.scenario import Scenario

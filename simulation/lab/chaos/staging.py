@@ -17,6 +17,7 @@ import structlog
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import Draw, FaultKind
+from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Direction
@@ -75,6 +76,8 @@ class Staging(abc.ABC, Generic[W]):
     """
 
     _program: m.ProgramName
+    _nemesis: Callable[[Any, Draw], Nemesis[Any]]
+    """Makes what disturbs the world."""
     _always_proxied: bool
     """True if a proxy stands before the brokers even without disturbances of the network."""
 
@@ -169,10 +172,6 @@ class Staging(abc.ABC, Generic[W]):
         """Return the observer of the proxy."""
 
     @abc.abstractmethod
-    def _begin(self) -> None:
-        """Let the processes and the nemesis begin."""
-
-    @abc.abstractmethod
     async def _watch(self) -> None:
         """Begin to watch the coordinator."""
 
@@ -249,7 +248,8 @@ class Staging(abc.ABC, Generic[W]):
         self._time.begin()
         await self._watch()
         self._world.on_calm = self._calmed
-        self._begin()
+        self._world.begin()
+        self._nemesis(self._world, self._plan).begin()
         self._time.spawn(self._look_for_strangers())
         if progress is not None:
             self._time.spawn(self._show(progress, self._plan.end_us))

@@ -32,7 +32,7 @@ from fencepost.simulation.lab.chaos.event_channel import EventChannel
 PROGRAMS: Mapping[m.ProgramName, str] = {
     "fencepost": "fencepost.simulation.lab.chaos.member",
     "confluent": "fencepost.simulation.lab.chaos.confluent",
-    "streams": "fencepost.simulation.lab.chaos.streams.process",
+    "streams": "fencepost.simulation.lab.chaos.client",
 }
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _HEADER = struct.Struct(">I")

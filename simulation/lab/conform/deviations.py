@@ -20,6 +20,7 @@ from fencepost.simulation.lab.conform.schedule import (
     ClassicJoinStep,
     ClassicSyncStep,
     DescribeStreams,
+    Fetch,
     StreamsBeat,
 )
 
@@ -164,6 +165,15 @@ def _static_upgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
 def _static_downgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
     generation = all(field.startswith("generation: ") for field in fields)
     return x.history.static_downgrade or (x.rebalances_by_downgrade and generation)
+
+
+def _fetched_without_member_id(x: ConformExchange, fields: Sequence[str]) -> bool:
+    """Return true if the broker failed on OffsetFetch that has an epoch and no member id."""
+    return (
+        isinstance(x.step, Fetch)
+        and "UNKNOWN_SERVER_ERROR" in fields[0]
+        and (x.request.groups[0].member_id is None and x.request.groups[0].member_epoch >= 0)
+    )
 
 
 def _never(x: ConformExchange, fields: Sequence[str]) -> bool:
@@ -340,6 +350,14 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="The group rebalances in all these cases, and the member receives its generation.",
         why="Otherwise moving partitions would have no owner, and SyncGroup would fail at generation 0.",
         explains=_static_downgrade,
+    ),
+    Deviation(
+        name="fetch-without-member-id",
+        kafka="OffsetFetch with a member epoch and without a member id gets UNKNOWN_SERVER_ERROR.",
+        fencepost="It gets UNKNOWN_MEMBER_ID, as with an unknown id.",
+        why="An error of the broker tells a client to retry what can never succeed.",
+        explains=_fetched_without_member_id,
+        ends_schedule=False,
     ),
 )
 

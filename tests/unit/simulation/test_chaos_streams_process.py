@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from fencepost.simulation.lab.chaos import client as program
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.event_channel import EventChannel
-from fencepost.simulation.lab.chaos.streams import process as program
 
 
 class App:

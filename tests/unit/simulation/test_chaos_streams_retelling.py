@@ -14,7 +14,7 @@ from fencepost.simulation.lab.chaos.events import (
     RunEvents,
     StreamsMemberHeard,
 )
-from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
+from fencepost.simulation.lab.chaos.replayed_application import ReplayedApplication
 from fencepost.simulation.trace.rows import TraceRows
 
 SECOND = 1_000_000

@@ -1,1 +1,0 @@
-"""Streams applications on real brokers: clients in processes, disturbed as simulated ones are."""
