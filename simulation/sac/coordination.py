@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fencepost.coordinator.protocol import sac
-from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator
+from fencepost.simulation.sac import model
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.model import HOLDS
 from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
-_S = sac.ConsumerStatus
-_SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
+_SETTLED = (model.ACTIVE, model.WAITS)
 _TOLD_NOTHING = ("demoted", "early", "abandoned")
 """Windows that close only when something else happens: no consumer is told to step down."""
-_SHOWN = {
-    _S.CONNECTED_ACTIVE: "active (connected)",
-    _S.CONNECTED_WAITING: "waiting (connected)",
-    _S.CONNECTED_DEACTIVATING: "deactivating (connected)",
-    _S.DISCONNECTED_ACTIVE: "active (disconnected)",
-    _S.DISCONNECTED_WAITING: "waiting (disconnected)",
-    _S.FORGOTTEN_ACTIVE: "active (presumed down)",
-    _S.FORGOTTEN_WAITING: "waiting (presumed down)",
-}
-"""Statuses as `rabbitmq-streams list_stream_group_consumers` shows them."""
 _REPLAY_EVERY = 40
 """Steps that wrote records between two comparisons with a replay."""
 
@@ -40,8 +29,8 @@ class SacCoordination(SacChecker):
         """Groups that have two active consumers, since one was lost a second time before it had reported."""
         self._put_out: set[SacGroupKey] = set()
         """Groups from which an operator removed a consumer whose connection is alive: it never notices."""
-        self._lost: dict[str, sac.NotifyConsumer] = {}
-        """By connection: the last message to it, if that message was lost."""
+        self._lost: set[sac.ConnectionId] = set()
+        """Connections whose last message was lost."""
         self._steps = 0
         self._calm_us = 0
         """Time at which the last fault ended, in microseconds."""
@@ -57,20 +46,20 @@ class SacCoordination(SacChecker):
         for effect in outcome.effects:
             if isinstance(effect, sac.NotifyConsumer):
                 self._figures.counts["activations" if effect.active else "step downs"] += 1
-                self._lost.pop(effect.connection, None)
+                self._lost.discard(effect.connection)
         if not outcome.records:
             return
         for key, one, old, new in step.changes:
             if isinstance(event, sac.EvaluateGroup) and new is ABSENT and self._is_alive(one.connection):
                 self._put_out.add(key)
-            if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
+            if old is model.FORGOTTEN_ACTIVE and new is model.LOST_ACTIVE:
                 self._two.add(key)
         for key, group in groups.items():
             if group is not step.before.get(key):
                 self._one_active(key, group)
         self._steps += 1
         if self._steps % _REPLAY_EVERY == 0:
-            self._replay(self._live)
+            self._replay()
 
     def _is_alive(self, connection: str) -> bool:
         return self.world.cluster.connection(connection) is not None
@@ -82,21 +71,21 @@ class SacCoordination(SacChecker):
         return host.coordinator
 
     def _one_active(self, key: SacGroupKey, group: SacGroupValue) -> None:
-        active = [one.connection for one in group.consumers if one.status in HOLDS]
+        active = [one.connection for one in group.consumers if one.status in model.HOLDS]
         if len(active) <= 1:
             self._two.discard(key)
         elif key not in self._two:
             self.report("sac-one-active", f"{key.stream}: {' and '.join(active)} are active")
 
-    def _replay(self, coordinator: SacCoordinator) -> None:
+    def _replay(self) -> None:
         loaded = SacCoordinator()
         loaded.replay(self.world.cluster.journal, self.world.loop.now_us // 1_000)
-        if loaded.hard_state() != coordinator.hard_state():
+        if loaded.hard_state() != self._live.hard_state():
             self.report("journal-replay", "a replay of the journal gives different groups")
 
     def on_lost_message(self, message: sac.NotifyConsumer, now_us: int) -> None:
         """Note that the last message to a connection was lost: nothing repairs that, as in RabbitMQ."""
-        self._lost[message.connection] = message
+        self._lost.add(message.connection)
         self._figures.counts["messages lost"] += 1
 
     def on_listed(
@@ -118,7 +107,7 @@ class SacCoordination(SacChecker):
                 {
                     "subscription_id": one.subscription_id,
                     "connection_name": one.owner,
-                    "state": _SHOWN[one.status],
+                    "state": _shown(one.status),
                 }
                 for one in group.consumers
             ]
@@ -134,7 +123,7 @@ class SacCoordination(SacChecker):
         knows."""
         host = self.world.cluster.host
         if host is not None:
-            self._replay(host.coordinator)
+            self._replay()
         scenario = self.world.scenario
         if now_us < self._calm_us + scenario.settling_us or not scenario.keeps_up:
             return
@@ -166,9 +155,9 @@ class SacCoordination(SacChecker):
         if group is None:
             return
         lost = any(one.connection in self._lost for one in members)
-        active = [one for one in members if one.status is _S.CONNECTED_ACTIVE]
+        active = [one for one in members if one.status is model.ACTIVE]
         for one in members:
-            if one.status is _S.FORGOTTEN_WAITING:
+            if one.status is model.FORGOTTEN_WAITS:
                 self._figures.counts["left forgotten"] += 1
             elif one.status not in _SETTLED and not lost:
                 self.report("sac-settled", f"{key.stream}: {one.connection} is still {one.status}")
@@ -180,18 +169,12 @@ class SacCoordination(SacChecker):
         elif len(active) != 1:
             self.report("sac-settled", f"{key.stream} has {len(active)} active consumers")
         else:
-            self._the_right_one(key, group, active[0].connection, active[0].owner)
+            self._the_right_one(key, group, active[0])
 
-    def _the_right_one(self, key: SacGroupKey, group: SacGroupValue, connection: str, owner: str) -> None:
-        eligible = [one.connection for one in group.consumers if one.status in _SETTLED]
-        if group.partition_index != sac.SIMPLE:
-            target = eligible[group.partition_index % len(eligible)]
-            if target != connection:
-                self.report(
-                    "sac-settled",
-                    f"{key.stream}: {connection} is active, and {target} is at partition index modulo "
-                    f"{len(eligible)} consumers",
-                )
+    def _the_right_one(self, key: SacGroupKey, group: SacGroupValue, active: SacConsumer) -> None:
+        right, connection, owner = model.right_one(group), active.connection, active.owner
+        if group.partition_index != sac.SIMPLE and right is not None and right is not active:
+            self.report("sac-settled", f"{key.stream}: {connection} is active in place of {right.connection}")
         holders = self._exclusive.holders.get(key.stream, {})
         if owner not in holders:
             self.report("sac-settled", f"{key.stream}: {connection} is active, and does not know")
@@ -201,3 +184,9 @@ class SacCoordination(SacChecker):
                     self._figures.counts["clients that were told nothing"] += 1
                 else:
                     self.report("sac-settled", f"{key.stream}: {other} takes itself for active")
+
+
+def _shown(status: sac.ConsumerStatus) -> str:
+    """Return a status as `rabbitmq-streams list_stream_group_consumers` shows it."""
+    connectivity, _, activity = status.value.lower().partition("_")
+    return f"{activity} ({'presumed down' if connectivity == 'forgotten' else connectivity})"

@@ -20,12 +20,15 @@ ABSENT, WAITS, ACTIVE, STEPS, LOST_WAITS, LOST_ACTIVE, FORGOTTEN_WAITS, FORGOTTE
 CONNECTED: Final = frozenset({WAITS, ACTIVE, STEPS})
 """Consumers that may be chosen (`eligible`)."""
 LOST: Final = frozenset({LOST_WAITS, LOST_ACTIVE})
-FORGOTTEN: Final = frozenset({FORGOTTEN_WAITS, FORGOTTEN_ACTIVE})
 HOLDS: Final = frozenset({ACTIVE, STEPS, LOST_ACTIVE})
 """A consumer with one of these keeps the others from being active (`is_active`)."""
 
 Moves: TypeAlias = Mapping[sac.ConsumerStatus, sac.ConsumerStatus]
 _WAIT: Final[Moves] = dict.fromkeys(CONNECTED, WAITS)
+_LOSE: Final[Moves] = {
+    **dict.fromkeys((WAITS, STEPS, LOST_WAITS, FORGOTTEN_WAITS), LOST_WAITS),
+    **dict.fromkeys((ACTIVE, LOST_ACTIVE, FORGOTTEN_ACTIVE), LOST_ACTIVE),
+}
 _FORGET: Final[Moves] = {LOST_ACTIVE: FORGOTTEN_ACTIVE, LOST_WAITS: FORGOTTEN_WAITS}
 _RETURN: Final[Moves] = {LOST_ACTIVE: ACTIVE, LOST_WAITS: WAITS, FORGOTTEN_WAITS: WAITS}
 LEADER_WAITS_MS: Final = 10_000
@@ -160,11 +163,9 @@ def lost(group: SacGroupValue, connection: sac.ConnectionId, now_ms: int) -> Cha
 
     A consumer that was to step down will not respond: it waits, and the group does not.
     """
-    after = group
-    for one in _of(group, connection):
-        may_read = one.status in (ACTIVE, LOST_ACTIVE, FORGOTTEN_ACTIVE)
-        after = _put(after, one, LOST_ACTIVE if may_read else LOST_WAITS, now_ms)
-    return rebalanced(after) if any(one.status is STEPS for one in _of(group, connection)) else (after, ())
+    mine = _of(group, connection)
+    after = _moved(group, _LOSE, connection, now_ms)
+    return rebalanced(after) if any(one.status is STEPS for one in mine) else (after, ())
 
 
 def forgotten(group: SacGroupValue, connection: sac.ConnectionId) -> Change:
@@ -203,21 +204,26 @@ def _with(group: SacGroupValue, consumers: Iterable[SacConsumer]) -> SacGroupVal
     return SacGroupValue(group.partition_index, tuple(consumers))
 
 
-def _moved(group: SacGroupValue, moves: Moves, connection: sac.ConnectionId | None = None) -> SacGroupValue:
-    """Move consumers, of one connection or of all."""
-    after = group
-    for one in group.consumers:
-        if one.status in moves and connection in (None, one.connection):
-            after = _put(after, one, moves[one.status])
-    return after
-
-
-def _put(
-    group: SacGroupValue, which: SacConsumer, status: sac.ConsumerStatus, since_ms: int = 0
+def _moved(
+    group: SacGroupValue, moves: Moves, connection: sac.ConnectionId | None = None, since_ms: int = 0
 ) -> SacGroupValue:
-    """Set a consumer's status (`csr_status`). Its time is read only of lost consumers."""
-    put = SacConsumer(which.connection, which.subscription_id, which.owner, status, since_ms)
+    """Move consumers, of one connection or of all."""
+
+    def after(one: SacConsumer) -> SacConsumer:
+        is_meant = one.status in moves and connection in (None, one.connection)
+        return _at(one, moves[one.status], since_ms) if is_meant else one
+
+    return _with(group, map(after, group.consumers))
+
+
+def _put(group: SacGroupValue, which: SacConsumer, status: sac.ConsumerStatus) -> SacGroupValue:
+    put = _at(which, status)
     return _with(group, [put if place(one) == place(which) else one for one in group.consumers])
+
+
+def _at(one: SacConsumer, status: sac.ConsumerStatus, since_ms: int = 0) -> SacConsumer:
+    """Set a status (`csr_status`). Its time is read only of lost consumers."""
+    return SacConsumer(one.connection, one.subscription_id, one.owner, status, since_ms)
 
 
 # -- an event -----------------------------------------------------------------------------------------------
@@ -248,7 +254,6 @@ def members_of(groups: Mapping[SacGroupKey, SacGroupValue]) -> dict[sac.Connecti
 
 
 _OK: Final = sac.SacReply()
-_NOT_FOUND: Final = sac.SacReply(error=sac.SacError.NOT_FOUND)
 
 
 class _Step:
@@ -287,7 +292,7 @@ class _Step:
 
     def register(self, command: sac.RegisterConsumer) -> sac.SacReply:
         """A group has one partition index. A connection is watched even if it names another one."""
-        key, connection, index = key_of(command), command.connection, command.partition_index
+        key, connection, index = _key_of(command), command.connection, command.partition_index
         self.effects += [sac.MonitorConnection(connection), sac.MonitorNode(sac.node_of(connection))]
         self.index[connection] = self.index.get(connection, frozenset()) | {key}
         group = self.groups.setdefault(key, SacGroupValue(index, ()))
@@ -302,7 +307,7 @@ class _Step:
 
     def unregister(self, command: sac.UnregisterConsumer) -> sac.SacReply:
         """Remove a consumer; a connection without any is watched no more."""
-        key, connection = key_of(command), command.connection
+        key, connection = _key_of(command), command.connection
         if group := self.groups.get(key):
             gone = connection, command.subscription_id
             self.change(key, without, [one for one in group.consumers if place(one) == gone])
@@ -315,17 +320,20 @@ class _Step:
 
     def activate(self, command: sac.ActivateConsumer) -> sac.SacReply:
         """Let a group choose."""
-        if (key := key_of(command)) not in self.groups:
-            return _NOT_FOUND
-        self.change(key, activated)
-        return _OK
+        return self.named(command, activated)
 
     def evaluate(self, command: sac.EvaluateGroup) -> sac.SacReply:
         """Repair a group."""
-        if known := (key := key_of(command)) in self.groups:
-            self.change(key, evaluated, command.dead)
+        reply = self.named(command, evaluated, command.dead)
         self.index = members_of(self.groups)
-        return _OK if known else _NOT_FOUND
+        return reply
+
+    def named(self, command: Any, rule: Callable[..., Change], *arguments: object) -> sac.SacReply:
+        """Change the group that a command names, if there is one."""
+        if (key := _key_of(command)) not in self.groups:
+            return sac.SacReply(error=sac.SacError.NOT_FOUND)
+        self.change(key, rule, *arguments)
+        return _OK
 
     def reconnected(self, command: sac.ConnectionReconnected) -> sac.SacReply:
         """A connection responds to a question: it is there."""
@@ -433,8 +441,5 @@ _CLAUSES: Final[Mapping[type, Callable[[_Step, Any], sac.SacReply | None]]] = {
 }
 
 
-def key_of(
-    command: sac.RegisterConsumer | sac.UnregisterConsumer | sac.ActivateConsumer | sac.EvaluateGroup,
-) -> SacGroupKey:
-    """Return the group that a command names."""
+def _key_of(command: Any) -> SacGroupKey:
     return SacGroupKey(command.vhost, command.stream, command.consumer_name)

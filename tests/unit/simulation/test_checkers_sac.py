@@ -407,7 +407,7 @@ def test_a_group_that_has_not_settled_is_found(
 @pytest.mark.parametrize(
     ("now", "message"),
     [
-        ((A, W), "s: k1@a is active, and k2@b is at partition index modulo 2 consumers"),
+        ((A, W), "s: k1@a is active in place of k2@b"),
         ((W, W), "s has 0 active consumers"),
     ],
 )
