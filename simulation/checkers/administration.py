@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import OffsetCommitKey, PendingOffsetCommitKey, Record
-from fencepost.simulation.checkers.base import Finding, shown_names
+from fencepost.simulation.checkers.base import OF_LOG, Finding, shown_names
 from fencepost.simulation.checkers.consumer_model import group_state
 
 if TYPE_CHECKING:
@@ -233,8 +233,7 @@ class AdministrationChecks:
 
 def _was_not_written(reply: Any) -> bool:
     """Return true if the log accepted no records then: nothing has changed."""
-    code: ErrorCode = reply.error_code
-    return code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return reply.error_code in OF_LOG
 
 
 def _state_of(group: ConsumerGroup) -> str:

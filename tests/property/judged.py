@@ -1,0 +1,164 @@
+"""A coordinator on a journal that may fail, under anything; the judges of simulated runs look on."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    Outcome,
+    ParkedResponse,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+
+GROUP = "g"
+
+
+class UnreliableJournal(MemoryJournal):
+    """Refuses the next batch when told so."""
+
+    refuses = False
+    failing = False
+    """True while judges look at a step that was refused."""
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        if self.refuses:
+            self.refuses, self.failing = False, True
+            raise AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, "refused")
+        super().append(records)
+
+
+class JudgedMachine(RuleBasedStateMachine):
+    """Time, refused batches and failovers; what clients do is a subclass's."""
+
+    judges: ClassVar[tuple[type[Any], ...]]
+    protocol: ClassVar[str] = "classic"
+    left_out: ClassVar[frozenset[str]] = frozenset()
+    """Invariants that hold in simulated runs only."""
+    image = TopicsImage()
+
+    def begin(self, config: GroupCoordinatorConfig) -> None:
+        self.config, self.journal, self.now_ms = config, UnreliableJournal(), 1_000
+        self.tokens = 0
+        self.waiting: dict[int, Any] = {}
+        """The client of each request that waits."""
+        self.broker: Any = SimpleNamespace(coordinator=None)
+        self.cluster = SimpleNamespace(brokers={"b": self.broker}, active=None, journal=self.journal)
+        self.world = SimpleNamespace(
+            config=config,
+            journal=self.journal,
+            group_id=GROUP,
+            coordinators={"b": self.broker},
+            cluster=self.cluster,
+            active=None,
+            hosts_by_member={},
+            loop=SimpleNamespace(now_us=0),
+            scenario=SimpleNamespace(group=SimpleNamespace(id=GROUP, protocol=self.protocol)),
+        )
+        self.checkers = [judge() for judge in self.judges]
+        for checker in self.checkers:
+            checker.left_out = self.left_out
+            checker.attach(self.world, self.report)
+        self.load()
+
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
+        raise AssertionError(f"{invariant}: {message} ({rule})")
+
+    def observe(self, hook: str, *arguments: Any) -> None:
+        self.world.loop.now_us = self.now_ms * 1_000
+        for checker in self.checkers:
+            getattr(checker, hook)(*arguments, self.now_ms * 1_000)
+
+    def load(self) -> None:
+        coordinator = GroupCoordinator(self.config)
+        coordinator.replay(self.journal, self.now_ms)
+        self.host = CoordinatorHost(coordinator, self.journal)
+        self.broker.coordinator = self.world.active = self.cluster.active = coordinator
+        self.observe("on_coordinator_state", "b", "active")
+        self.step(TopicsChanged(image=self.image))
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        return self.host.coordinator
+
+    def step(self, event: Any) -> Outcome:
+        """One event, which is judged; who waited for it gets a response."""
+        outcome: Outcome = self.host.step(event, self.now_ms)
+        if self.journal.failing:
+            self.observe("on_fault", "append-failure", "begin", "")
+        self.observe("on_coordinator_step", "b", event, outcome)
+        if self.journal.failing:
+            self.journal.failing = False
+            self.observe("on_fault", "append-failure", "end", "")
+        for effect in outcome.effects:
+            if isinstance(effect, ParkedResponse):
+                self.hear(self.waiting.pop(effect.token), effect.token, effect.response)
+        return outcome
+
+    def ask(self, client: Any, request: Any) -> None:
+        """A request that may wait for its response."""
+        reply = self.step(request).reply
+        if reply is None:
+            self.waiting[request.token] = client
+        else:
+            self.hear(client, request.token, reply)
+
+    def hear(self, client: Any, token: int, reply: Any) -> None:
+        """A client gets the response to its request."""
+
+    @rule(by_ms=st.sampled_from([1, 1_000, 3_000, 9_000, 10_000, 31_000, 46_000, 301_000]))
+    def pass_time(self, by_ms: int) -> None:
+        end_ms = self.now_ms + by_ms
+        while (due_ms := self.coordinator.next_deadline()) is not None and due_ms <= end_ms:
+            self.now_ms = max(self.now_ms, due_ms)
+            self.step(DeadlineReached(due_ms))
+        self.now_ms = end_ms
+
+    @rule()
+    def refuse_the_next_write(self) -> None:
+        self.journal.refuses = True
+
+    @rule(compact=st.booleans())
+    def fail_over(self, compact: bool) -> None:
+        self.observe("on_coordinator_state", "b", "resign")
+        for answer in self.coordinator.unload():
+            self.hear(self.waiting.pop(answer.token), answer.token, answer.response)
+        assert not self.waiting, "everybody who waited was answered"
+        if compact:
+            self.journal.compact()
+        self.load()
+
+    @invariant()
+    def replay_gives_the_live_state(self) -> None:
+        other = GroupCoordinator(self.config)
+        other.replay(self.journal, self.now_ms)
+        assert other.hard_state() == self.coordinator.hard_state()
+
+    @invariant()
+    def what_waits_is_a_member_s(self) -> None:
+        group = self.coordinator.classic.groups.get(GROUP)
+        members = [] if group is None else list(group.members.values())
+        assert {token for m in members for token in (m.join, m.sync) if token is not None} == set(
+            self.waiting
+        )
+
+    def teardown(self) -> None:
+        """However it was left, everybody who waits is answered in the end."""
+        for _ in range(200):
+            if not self.waiting:
+                break
+            due_ms = self.coordinator.next_deadline()
+            assert due_ms is not None, f"nobody answers {sorted(self.waiting)}"
+            self.pass_time(max(0, due_ms - self.now_ms))
+        assert not self.waiting
