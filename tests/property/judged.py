@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
@@ -162,3 +163,6 @@ class JudgedMachine(RuleBasedStateMachine):
             assert due_ms is not None, f"nobody answers {sorted(self.waiting)}"
             self.pass_time(max(0, due_ms - self.now_ms))
         assert not self.waiting
+        group = self.coordinator.classic.groups.get(GROUP)
+        if group is None or group.state is ClassicGroupState.STABLE:  # else a refused write may be missing
+            self.observe("on_end")

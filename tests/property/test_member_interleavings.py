@@ -1,14 +1,14 @@
 """The pure member under any interleaving of answers, failures, callbacks, polls and time.
 
-The model plays the world around one member and knows what must hold of every request and every callback,
-whatever happens: one heartbeat in flight, joins that say everything, owned lists that are true, balanced
-callbacks, the newest epoch, and nothing that belongs to an older membership.
+The machine plays the world around one member. The checkers of simulated runs know what must hold of every
+move, request and callback. The rest is said here: commits in their order, positions, and the end.
 """
 
 from __future__ import annotations
 
 import contextlib
 import random
+from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -18,6 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.base.actions import (
     FetchOffsets,
     FindLogOffsets,
@@ -33,17 +34,21 @@ from fencepost.member.base.commits import Commit, CommitKind
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.errors import RequestFailure
 from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.transport import RequestTimedOut
 from fencepost.member.consumer.actions import (
     Action,
     ConsumerMoved,
     SendHeartbeat,
 )
 from fencepost.member.consumer.machine import ConsumerMember
-from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER, NEVER_TAKEN
+from fencepost.member.consumer.states import ACTIVE, NEVER_TAKEN
 from fencepost.member.consumer.states import ConsumerMemberState as S
+from fencepost.simulation.checkers.members import Callbacks, Transitions
+from fencepost.simulation.checkers.requests import Requests
+from tests.unit.simulation.member_worlds import world_of_members
 
 NAMES = {"foo-id": "foo", "bar-id": "bar"}
-IDS = {name: topic_id for topic_id, name in NAMES.items()}
+TOPICS = TopicsImage.of(Topic(topic_id=one, name=name, partitions=3) for one, name in NAMES.items())
 MAX_POLL_MS = 20_000
 
 assignments = st.dictionaries(
@@ -77,10 +82,6 @@ LOGS = (FindLogOffsets, FindOffsetsByDuration)
 OTHERS = (SendFindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
 
 
-def flat(partitions: Partitions) -> set[TopicPartition]:
-    return {TopicPartition(NAMES[topic_id], n) for topic_id, numbers in partitions.items() for n in numbers}
-
-
 class MemberWorld(RuleBasedStateMachine):
     """One member, and all that an observer may conclude from what it says."""
 
@@ -89,18 +90,22 @@ class MemberWorld(RuleBasedStateMachine):
         self.now = 1_000_000
         self.member = ConsumerMember("group", "member", ConsumerConfig(), random.Random(0))
         self.open: list[Any] = []
-        self.epoch = 0
-        """The newest epoch that an answer of this membership carried."""
-        self.joins = 0
-        self.sent_in: dict[int, int] = {}
+        self.world = world_of_members(topics=TOPICS)
+        self.world.scenario = SimpleNamespace(
+            application=SimpleNamespace(commit="manual"),
+            group=self.world.scenario.group,
+            network=self.world.scenario.network,
+        )
+        self.callbacks, self.requests = Callbacks(), Requests()
+        self.checkers = (Transitions(), self.callbacks, self.requests)
+        for checker in self.checkers:
+            # Responses take any time, and say anything.
+            checker.left_out = frozenset({"heartbeats-go-on", "frees-own-instance"})
+            checker.attach(self.world, self.report)
+        self.tell("on_member_host", "start")
         self.commits: dict[int, Commit] = {}
         """The commit that each request is of."""
-        self.must_be_full = True
         self.running: RunCallback | None = None
-        self.owned: set[TopicPartition] = set()
-        """on_assigned began, and on_revoked or on_lost has not ended."""
-        self.confirmed: set[TopicPartition] = set()
-        """on_assigned ended, and on_revoked or on_lost has not begun."""
         self.leaves_wanted = 0
         self.closed = False
         self.fatal = False
@@ -109,6 +114,24 @@ class MemberWorld(RuleBasedStateMachine):
         self.reset = "earliest"
 
     # -- watching ------------------------------------------------------------------------------------------
+
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
+        raise AssertionError(f"{invariant}: {message} ({rule})")
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        for checker in self.checkers:
+            getattr(checker, hook)("m", *arguments, self.now * 1_000)
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """on_assigned began, and on_revoked or on_lost has not ended."""
+        return self.requests._senders["m"].holds
+
+    @property
+    def confirmed(self) -> frozenset[TopicPartition]:
+        """on_assigned ended, and on_revoked or on_lost has not begun."""
+        known = self.callbacks.hosts["m"]
+        return known.owned - known.releasing
 
     def take(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
@@ -120,58 +143,24 @@ class MemberWorld(RuleBasedStateMachine):
                 self.open.append(action)
 
     def saw_ConsumerMoved(self, action: ConsumerMoved) -> None:  # noqa: N802
-        CONSUMER_MEMBER.check(action.source, action.event, action.target)
         assert (action.source, action.event, action.target) not in NEVER_TAKEN
-        if action.target is S.JOINING:
-            self.epoch = 0
-            self.joins += 1
-            self.must_be_full = True
-            assert not self.owned, "joins while it owns something"
-        if action.target in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
-            self.epoch = 0
+        self.tell("on_member_state", action.event, action.source, action.target)
 
     def saw_SendHeartbeat(self, action: SendHeartbeat) -> None:  # noqa: N802
-        request = action.request
-        if request.member_epoch < 0:
-            assert request.member_epoch == -1
-            return
-        in_flight = [each for each in self.open if isinstance(each, SendHeartbeat)]
-        assert all(each.request.member_epoch < 0 for each in in_flight), "two heartbeats in flight"
-        state = self.member.state
-        assert state in ACTIVE or state is S.PREPARE_LEAVING
-        assert self.subscribed or state is S.PREPARE_LEAVING
-        assert request.member_epoch == self.epoch
-        self.sent_in[action.token] = self.joins
-        if request.member_epoch == 0:
-            assert request.topic_partitions == {}
-            assert request.rebalance_timeout_ms == MAX_POLL_MS
-            assert request.subscribed_topic_names is not None
-        elif self.must_be_full:
-            assert request.rebalance_timeout_ms == MAX_POLL_MS
-            assert request.subscribed_topic_names is not None
-            assert request.topic_partitions is not None
-        if request.topic_partitions is not None:
-            listed = flat(request.topic_partitions)
-            assert self.owned <= listed
-            assert listed - self.owned <= flat(self.member.assignment.target or {}), "neither owned nor told"
-        self.must_be_full = False
-        if self.last_poll_end is not None:
-            assert self.now < self.last_poll_end + MAX_POLL_MS, "heartbeats go on, but nobody polls"
+        self.tell("on_member_request", action.request)
+        if action.request.member_epoch >= 0:
+            assert self.subscribed or self.member.state is S.PREPARE_LEAVING
+            if self.last_poll_end is not None:
+                assert self.now < self.last_poll_end + MAX_POLL_MS, "heartbeats go on, but nobody polls"
+
+    def saw_SendFindCoordinator(self, action: SendFindCoordinator) -> None:  # noqa: N802
+        self.tell("on_member_search")
 
     def saw_RunCallback(self, action: RunCallback) -> None:  # noqa: N802
-        assert self.running is None, "callbacks overlap"
         self.running = action
-        partitions = set(action.partitions)
-        assert len(partitions) == len(action.partitions)
-        if action.kind == "assigned":
-            assert not partitions & self.confirmed, "assigned twice"
-            self.owned |= partitions
-        else:
-            assert partitions <= self.owned, "lets go what it does not own"
-            assert partitions or action.kind == "revoked"
-            if action.releases:
-                assert partitions == self.owned
-            self.confirmed -= partitions
+        if action.releases:
+            assert set(action.partitions) == self.owned
+        self.tell("on_callback", action.kind, "begin", action.partitions)
 
     def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
         queue = self.member.commits.queue
@@ -182,11 +171,11 @@ class MemberWorld(RuleBasedStateMachine):
             "overtakes the application's own"
         )
         self.commits[action.token] = queue[0]
-        assert action.request.member_epoch == (self.epoch if self.epoch > 0 else -1)
+        self.tell("on_member_request", action.request)
 
     def saw_FetchOffsets(self, action: FetchOffsets) -> None:  # noqa: N802
         assert set(action.request.partitions or ()) <= self.confirmed
-        assert action.request.member_epoch == self.epoch
+        assert action.request.member_epoch == self.member.member_epoch
 
     def saw_FindLogOffsets(self, action: FindLogOffsets) -> None:  # noqa: N802
         assert set(action.partitions) <= self.confirmed
@@ -291,12 +280,8 @@ class MemberWorld(RuleBasedStateMachine):
         action, self.running = self.running, None
         assert action is not None
         self.open.remove(action)
-        partitions = set(action.partitions)
-        if action.kind == "assigned":
-            if not raises:
-                self.confirmed |= partitions
-        elif not raises or action.releases:
-            self.owned -= partitions
+        gives_up = action.releases or not raises
+        self.tell("on_callback", action.kind, "end" if gives_up else "raised", action.partitions)
         error = RuntimeError("the application's") if raises else None
         self.take(self.member.callback_finished(action.token, error, self.now))
 
@@ -310,16 +295,10 @@ class MemberWorld(RuleBasedStateMachine):
     def has(self, kind: type[Any]) -> bool:
         return any(isinstance(each, kind) for each in self.open)
 
-    def belongs(self, action: SendHeartbeat) -> bool:
-        """Whether the answer is about the membership that the member is in now."""
-        return (
-            action.request.member_epoch >= 0
-            and self.sent_in.get(action.token) == self.joins
-            and (
-                self.member.state in ACTIVE
-                or (self.member.state is S.PREPARE_LEAVING and self.member.member_epoch > 0)
-            )
-        )
+    def answer(self, action: SendHeartbeat, **fields: Any) -> None:
+        response = consumer.ConsumerGroupHeartbeatResponse(**fields)
+        self.tell("on_member_response", action.request, response)
+        self.take(self.member.heartbeat_answered(action.token, response, self.now))
 
     @precondition(lambda self: self.has(SendHeartbeat))
     @rule(data=st.data(), step=st.integers(0, 1), assignment=st.none() | assignments)
@@ -331,14 +310,8 @@ class MemberWorld(RuleBasedStateMachine):
             epoch = max(2, epoch) + step
             if request.member_epoch == 0 or self.full(request):
                 assignment = assignment or {}
-        if self.belongs(action):
-            self.epoch = epoch
-        response = consumer.ConsumerGroupHeartbeatResponse(
-            member_epoch=epoch,
-            heartbeat_interval_ms=5_000,
-            assignment=assignment if request.member_epoch >= 0 else None,
-        )
-        self.take(self.member.heartbeat_answered(action.token, response, self.now))
+        assignment = assignment if request.member_epoch >= 0 else None
+        self.answer(action, member_epoch=epoch, heartbeat_interval_ms=5_000, assignment=assignment)
 
     @staticmethod
     def full(request: consumer.ConsumerGroupHeartbeatRequest) -> bool:
@@ -348,17 +321,14 @@ class MemberWorld(RuleBasedStateMachine):
     @rule(data=st.data(), code=errors)
     def heartbeat_is_refused(self, data: st.DataObject, code: ErrorCode) -> None:
         action = self.pick(SendHeartbeat, data)
-        if self.belongs(action):
-            self.must_be_full = True
-        response = consumer.ConsumerGroupHeartbeatResponse(error_code=code)
-        self.take(self.member.heartbeat_answered(action.token, response, self.now))
+        self.answer(action, error_code=code)
 
     @precondition(lambda self: any(not isinstance(each, RunCallback) for each in self.open))
     @rule(data=st.data(), failure=failures)
     def a_request_fails(self, data: st.DataObject, failure: RequestFailure) -> None:
         action = self.pick((SendHeartbeat, *OTHERS), data)
-        if isinstance(action, SendHeartbeat) and self.belongs(action):
-            self.must_be_full = True
+        if isinstance(action, SendHeartbeat):
+            self.tell("on_member_response", action.request, RequestTimedOut("late"))
         self.take(self.member.request_failed(action.token, failure, self.now))
 
     @precondition(lambda self: any(isinstance(each, OTHERS) for each in self.open))
@@ -415,10 +385,6 @@ class MemberWorld(RuleBasedStateMachine):
         assert set(self.member.owned_partitions()) == self.owned
 
     @invariant()
-    def the_epoch_is_the_newest_received(self) -> None:
-        assert self.member.member_epoch == self.epoch
-
-    @invariant()
     def the_deadline_is_in_the_future(self) -> None:
         if (deadline := self.member.deadline_ms) is not None:
             assert deadline >= self.now or self.member.state in ACTIVE
@@ -464,12 +430,12 @@ class MemberWorld(RuleBasedStateMachine):
             good = {"foo-id": (0, 1)}
             if epoch >= 0:
                 epoch = max(2, epoch)
-                if self.belongs(action):
-                    self.epoch = epoch
-            response = consumer.ConsumerGroupHeartbeatResponse(
-                member_epoch=epoch, heartbeat_interval_ms=5_000, assignment=good if epoch >= 0 else None
+            self.answer(
+                action,
+                member_epoch=epoch,
+                heartbeat_interval_ms=5_000,
+                assignment=good if epoch >= 0 else None,
             )
-            self.take(member.heartbeat_answered(token, response, now))
         elif isinstance(action, SendFindCoordinator):
             self.take(member.coordinator_found(token, now))
         elif isinstance(action, ResolveTopicNames):

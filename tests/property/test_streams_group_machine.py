@@ -199,6 +199,7 @@ class StreamsGroupMachine(JudgedMachine):
                 self.beat(client, client.epoch, client.owned if client.epoch else NO_TASKS)
                 client.owned = client.target
             self.internal_topics_are_created()
+        self.observe("on_end")
         group = self.group
         assert group is not None
         ready = self.coordinator.streams.soft.groups[GROUP].configured
