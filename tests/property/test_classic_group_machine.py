@@ -52,10 +52,16 @@ class ClassicGroupMachine(JudgedMachine):
 
     judges = (ClassicGroupsChecker, ClassicRounds)
 
-    @initialize()
-    def start(self) -> None:
+    @initialize(members=st.sampled_from([2, 3, 0, 4]), synced=st.booleans())
+    def start(self, members: int, synced: bool) -> None:
+        """Some have joined already, and got their assignments."""
         self.begin(GroupCoordinatorConfig(group_max_size=4))
         self.clients = [Client() for _ in range(SLOTS)]
+        for slot in (*range(members), *range(members)):
+            self.join(slot, OFFERS[1], 9)
+        self.pass_time(9_000)
+        for slot in range(members) if synced else ():
+            self.sync(slot)
 
     def hear(self, client: Client, token: int, reply: Any) -> None:
         if client.token != token:

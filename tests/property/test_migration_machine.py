@@ -44,13 +44,12 @@ class MigrationMachine(JudgedMachine):
     image = TopicsImage.of([Topic(topic_id="id-of-x", name="x", partitions=PARTITIONS)], 1)
 
     @initialize(
-        policy=st.sampled_from(["bidirectional", "bidirectional", "upgrade", "downgrade", "disabled"]),
-        classic=st.integers(0, 4),
-        modern=st.integers(0, 2),
-        modern_first=st.booleans(),
+        policy=st.sampled_from(["bidirectional"] * 5 + ["upgrade", "downgrade", "disabled"]),
+        classic=st.sampled_from([2, 3, 1, 0]),
+        modern=st.sampled_from(["last", "last", "first", "none"]),
     )
-    def start(self, policy: str, classic: int, modern: int, modern_first: bool) -> None:
-        """Some members are there already: the first ones speak the classic protocol, the next ones do not."""
+    def start(self, policy: str, classic: int, modern: str) -> None:
+        """Some members are there already. The first ones speak the classic protocol."""
         self.begin(
             GroupCoordinatorConfig(
                 group_consumer_migration_policy=ConsumerGroupMigrationPolicy(policy),
@@ -58,17 +57,16 @@ class MigrationMachine(JudgedMachine):
             )
         )
         self.clients = [Client(number) for number in range(4)]
-        consumers = [slot for slot in range(classic, classic + modern) if slot < 4]
-        for slot in consumers if modern_first else ():
-            self.modernise(slot)
+        if modern == "first":
+            self.modernise(classic)
         for slot in range(classic):
             self.join(slot, True)
             self.join(slot, True)
         self.pass_time(6_000)
         for slot in range(classic):
             self.sync(slot)
-        for slot in () if modern_first else consumers:
-            self.modernise(slot)
+        if modern == "last":
+            self.modernise(classic)
 
     def hear(self, client: Client, token: int, reply: Any) -> None:
         if client.token != token:
