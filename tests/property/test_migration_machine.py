@@ -46,7 +46,7 @@ class MigrationMachine(JudgedMachine):
     @initialize(
         policy=st.sampled_from(["bidirectional"] * 5 + ["upgrade", "downgrade", "disabled"]),
         classic=st.sampled_from([2, 3, 1, 0]),
-        modern=st.sampled_from(["last", "last", "first", "none"]),
+        modern=st.sampled_from(["last", "in a round", "for a while", "first", "none"]),
     )
     def start(self, policy: str, classic: int, modern: str) -> None:
         """Some members are there already. The first ones speak the classic protocol."""
@@ -65,8 +65,12 @@ class MigrationMachine(JudgedMachine):
         self.pass_time(6_000)
         for slot in range(classic):
             self.sync(slot)
-        if modern == "last":
+        if modern == "in a round":
+            self.join(0, False)
+        if modern in ("last", "in a round", "for a while"):
             self.modernise(classic)
+        if modern == "for a while":
+            self.leave(classic, False)
 
     def hear(self, client: Client, token: int, reply: Any) -> None:
         if client.token != token:
