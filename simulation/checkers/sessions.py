@@ -76,7 +76,9 @@ class Timeouts:
             self.heard[event.member_id] = now_ms
         elif isinstance(event, _REQUESTS) and isinstance(reply, _ANSWERS):
             member_id = getattr(reply, "member_id", None) or event.member_id
-            is_refused_sync = isinstance(event, classic.SyncGroupRequest) and reply.error_code != NONE
+            is_refused_sync = (
+                isinstance(event, classic.SyncGroupRequest) and reply.error_code != ErrorCode.NONE
+            )
             if is_refused_sync or reply.error_code not in _ALIVE:  # only a successful sync begins a session
                 self._perhaps[member_id] = now_ms
                 if reply.error_code in _ALIVE:
