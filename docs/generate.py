@@ -42,6 +42,7 @@ from fencepost.member.machines import (
 )
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.measures import MEASURES
+from fencepost.simulation.checkers import consumer_model
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.lab.clusters.compose import repository_services
@@ -207,6 +208,12 @@ def deviations() -> Iterator[str]:
         yield f"| {one.name} | {one.kafka} | {one.fencepost} | {one.why} |"
 
 
+def consumer_groups() -> Iterator[str]:
+    """The source of the model by which consumer groups are judged."""
+    source = inspect.getsource(consumer_model)
+    yield f"Consumer groups in {len(source.splitlines())} lines:\n\n```py\n{source}```"
+
+
 def conformance_rules() -> Iterator[str]:
     """The tables of names of what `fencepost conform` exercises: by their beginnings, and one by one."""
     ends: dict[str, list[str]] = {}
@@ -290,6 +297,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "analyses": lambda: "\n".join(analyses()),
     "measures": lambda: "\n".join(measures()) + "\n",
     "apis": lambda: "\n".join(apis()) + "\n",
+    "consumer-groups": lambda: "\n".join(consumer_groups()) + "\n",
     "conformance-rules": lambda: "\n".join(conformance_rules()) + "\n",
     "deviations": lambda: "\n".join(deviations()) + "\n",
     "fidelity": lambda: "\n".join(fidelity.table()) + "\n",
