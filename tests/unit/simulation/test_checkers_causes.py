@@ -62,30 +62,36 @@ def heartbeat(member_id, member_epoch=2, owned=None):
 # -- the group epoch
 
 
-@pytest.mark.parametrize("by", [1, 2])
-def test_an_epoch_that_is_raised_for_nothing_is_flagged(group, by):
-    group.take(DeadlineReached(), Outcome(records=(epoch(group, epoch_of(group) + by),)))
-    assert group.found == {"epoch-caused"}
+def asked():
+    return RebalanceRequested(group_id="g")
 
 
-def test_a_change_that_raises_nothing_is_flagged(group):
-    group.take(heartbeat("A"), Outcome(records=(says(group, "A", subscribed_topic_names=("y",)),)))
-    assert "epoch-caused" in group.found
+OTHERS = {"subscribed_topic_names": ("y",)}
 
 
-def test_a_change_that_raises_the_epoch_twice_is_flagged(group):
-    changed = says(group, "A", subscribed_topic_names=("y",))
-    group.take(heartbeat("A"), Outcome(records=(changed, epoch(group, epoch_of(group) + 2))))
-    assert "epoch-caused" in group.found
-
-
-@pytest.mark.parametrize("fields", [{"rack_id": "r"}, {"rebalance_timeout_ms": 1}, {"client_id": "c"}])
-def test_what_targets_do_not_depend_on_is_no_cause(group, fields):
-    changed = says(group, "A", **fields)
-    group.take(heartbeat("A"), Outcome(records=(changed,)))
-    assert "epoch-caused" not in group.found
-    group.take(heartbeat("A"), Outcome(records=(changed, epoch(group, epoch_of(group) + 1))))
-    assert "epoch-caused" in group.found
+@pytest.mark.parametrize(
+    ("event", "said", "raised", "broken"),
+    [
+        (DeadlineReached(), None, 1, True),
+        (DeadlineReached(), None, 2, True),
+        (heartbeat("A"), OTHERS, 0, True),
+        (heartbeat("A"), OTHERS, 1, False),
+        (heartbeat("A"), OTHERS, 2, True),
+        *(
+            (heartbeat("A"), said, raised, bool(raised))
+            for said in ({"rack_id": "r"}, {"rebalance_timeout_ms": 1}, {"client_id": "c"})
+            for raised in (0, 1)
+        ),
+        (asked(), {}, 0, True),
+        (asked(), {}, 1, False),
+    ],
+)
+def test_an_epoch_is_raised_once_for_a_change_of_an_input(group, event, said, raised, broken):
+    records = () if said is None else (says(group, "A", **said),)
+    if raised:
+        records += (epoch(group, epoch_of(group) + raised),)
+    group.take(event, Outcome(records=records))
+    assert ("epoch-caused" in group.found) == broken
 
 
 def test_a_static_member_that_comes_back_as_it_was_is_no_cause(group):
@@ -114,11 +120,6 @@ def test_topics_and_requests_are_causes(group):
     group.at(2_000).heartbeat("A")
     group.step(RebalanceRequested(group_id="g"))
     assert (epoch_of(group), group.found) == (before + 2, set())
-
-
-def test_a_rebalance_that_was_asked_for_has_to_come(group):
-    group.take(RebalanceRequested(group_id="g"), Outcome(records=(says(group, "A"),)))
-    assert group.found == {"epoch-caused"}
 
 
 def test_an_expression_that_matches_something_else_is_a_cause(group):
@@ -210,41 +211,32 @@ def test_a_group_without_members_has_a_target_in_newer_releases_only(kind, dated
 # -- members
 
 
-def test_a_heartbeat_that_leaves_its_member_behind_is_flagged(group):
-    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
-    group.take(heartbeat("A"), Outcome(reply=reply))
-    assert group.found == {"heartbeat-reconciles"}
+MOVES = {"heartbeat-reconciles"}
+BEATS = {"a": {X: (0, 1)}, "A": {X: (0,)}, "b": None}
+"""A lists both partitions, then the one that it keeps. B lists none."""
 
 
-def test_a_release_that_is_not_taken_is_flagged(group):
-    group.heartbeat("A", {X: (0, 1)})
-    member = group.live.groups["g"].members["A"]
-    assert member.pending_revocation == {X: (1,)}
-    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
-    group.take(heartbeat("A", owned={X: (0, 1)}), Outcome(reply=reply))
+@pytest.mark.parametrize(
+    ("before", "request_", "said", "found"),
+    [
+        # A has to release a partition, is asked to, and is not given up before it does.
+        ("", heartbeat("A"), None, MOVES),
+        ("a", heartbeat("A", owned={X: (0, 1)}), None, set()),
+        ("a", heartbeat("A", owned={X: (0,)}), None, MOVES),
+        # B gets what is free, and nothing before.
+        ("b", heartbeat("B", 3), None, set()),
+        ("baA", heartbeat("B", 3), None, MOVES),
+        # A topic that was just dropped is not kept.
+        ("aA", heartbeat("A", 3), {"subscribed_topic_names": ()}, MOVES),
+    ],
+)  # fmt: skip
+def test_a_heartbeat_moves_its_member_as_far_as_others_allow(group, before, request_, said, found):
+    for each in before:
+        group.heartbeat(each.upper(), BEATS[each])
     assert group.found == set()
-    group.take(heartbeat("A", owned={X: (0,)}), Outcome(reply=reply))
-    assert group.found == {"heartbeat-reconciles"}
-
-
-def test_a_free_partition_that_is_not_given_is_flagged(group):
-    reply = ConsumerGroupHeartbeatResponse(member_id="B", member_epoch=3, heartbeat_interval_ms=5_000)
-    group.heartbeat("B")
-    group.take(heartbeat("B", 3), Outcome(reply=reply))
-    assert group.found == set()
-    group.heartbeat("A", {X: (0, 1)})
-    group.heartbeat("A", {X: (0,)})
-    assert group.found == set()
-    group.take(heartbeat("B", 3), Outcome(reply=reply))
-    assert group.found == {"heartbeat-reconciles"}
-
-
-def test_a_topic_that_was_just_dropped_is_not_kept(group):
-    group.heartbeat("A", {X: (0, 1)})
-    group.heartbeat("A", {X: (0,)})
-    assert group.found == set()
-    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=3, heartbeat_interval_ms=5_000)
-    dropped = says(group, "A", subscribed_topic_names=())
-    outcome = Outcome(records=(dropped, epoch(group, epoch_of(group) + 1)), reply=reply)
-    group.take(heartbeat("A", 3), outcome)
-    assert "heartbeat-reconciles" in group.found
+    reply = ConsumerGroupHeartbeatResponse(
+        member_id=request_.member_id, member_epoch=request_.member_epoch, heartbeat_interval_ms=5_000
+    )
+    records = () if said is None else (says(group, "A", **said), epoch(group, epoch_of(group) + 1))
+    group.take(request_, Outcome(records=records, reply=reply))
+    assert found <= group.found if said else found == group.found
