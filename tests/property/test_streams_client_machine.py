@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -23,23 +20,17 @@ from fencepost.member.streams.actions import (
     StreamsMoved,
 )
 from fencepost.member.streams.client import StreamsClient
+from fencepost.member.streams.client_states import STREAM_CLIENT
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.handler import HandlerDecision
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
+from fencepost.member.streams.thread_states import GLOBAL_THREAD, STREAM_THREAD
 from fencepost.member.streams.thread_states import GlobalThreadState as G
 from fencepost.member.streams.thread_states import StreamThreadState as T
-from fencepost.simulation.streams.checks import ClientChecker
-from fencepost.simulation.streams.failures import Injected
 
+TABLES = {Level.CLIENT: STREAM_CLIENT, Level.THREAD: STREAM_THREAD, Level.GLOBAL: GLOBAL_THREAD}
 ANSWERS = st.sampled_from([None, *Response])
 TERMINAL = (S.NOT_RUNNING, S.ERROR)
-
-
-def failure(response: Response | None) -> BaseException:
-    """An exception that the judge takes for one to which a handler returns that response, or fails."""
-    return Injected(
-        Response.SHUTDOWN_CLIENT.name if response is None else response.name, "", ValueError
-    ).error
 
 
 class Shell(RuleBasedStateMachine):
@@ -54,28 +45,19 @@ class Shell(RuleBasedStateMachine):
         self.services = False
         self.global_runs = False
         self.resources = True
+        self.seen: dict[str, str] = {}
+        self.entered: list[str] = []
+        self.error_is_due = False
 
     @initialize(threads=st.integers(0, 3), global_thread=st.booleans(), escalates=st.booleans())
     def make(self, threads: int, global_thread: bool, escalates: bool) -> None:
         self.client = StreamsClient("app", threads, global_thread=global_thread, escalates=escalates)
-        self.engine = SimpleNamespace(
-            client=self.client,
-            workers=self.tasks,
-            cleaner=SimpleNamespace(running=False),
-            recorder=SimpleNamespace(running=False),
-            directory=SimpleNamespace(locked=False),
-        )
-        host: Any = SimpleNamespace(name="app", engine=self.engine, members={})
-        self.checker = ClientChecker(host, threads, self.report)
-
-    def report(self, invariant: str, message: str) -> None:
-        raise AssertionError(f"{invariant}: {message}")
 
     def carry_out(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
             match action:
                 case StreamsMoved():
-                    self.moved(action)
+                    self._moved(action)
                 case StartThread():
                     assert action.thread not in self.tasks, "an index was used twice"
                     self.tasks[action.thread] = False
@@ -87,9 +69,9 @@ class Shell(RuleBasedStateMachine):
                         self.asking.add(action.thread)
                 case StartServices():
                     assert not self.services
-                    self.services = self.engine.cleaner.running = True
+                    self.services = True
                 case EndServices():
-                    self.services = self.engine.cleaner.running = False
+                    self.services = False
                 case StartGlobalThread():
                     self.global_runs = True
                 case EndGlobalThread():
@@ -102,10 +84,16 @@ class Shell(RuleBasedStateMachine):
                     assert not self.services
                     self.resources = False
 
-    def moved(self, action: StreamsMoved) -> None:
-        self.checker.on_step(action)
+    def _moved(self, action: StreamsMoved) -> None:
+        table = TABLES[action.level]
+        assert (action.source, action.event, action.target) in {tuple(map(str, t)) for t in table.transitions}  # type: ignore[attr-defined]
+        before = self.seen.get(action.name, table.initial)  # type: ignore[attr-defined]
+        if before == "DEAD":  # a new thread under an old index
+            before = table.initial  # type: ignore[attr-defined]
+        assert action.source == before, "listeners see every step, in order"
+        self.seen[action.name] = action.target
         if action.level is Level.CLIENT:
-            self.checker.on_listener(action.target, action.source)
+            self.entered.append(action.target)
 
     # -- inputs ------------------------------------------------------------------------------------------
 
@@ -154,14 +142,18 @@ class Shell(RuleBasedStateMachine):
     def a_thread_fails(self, data: st.DataObject, response: Response | None) -> None:
         name = data.draw(st.sampled_from(self.alive()))
         client = self.client
-        shuts_down = response is Response.SHUTDOWN_APPLICATION and not client.escalates
-        if response is None:  # it ends, and nothing follows
-            self.checker.live -= client.threads[name].is_live
-        else:
-            self.checker.on_failure(name, failure(Response.SHUTDOWN_CLIENT if shuts_down else response))
+        live, own_end = len(client.live), client.threads[name].is_live
+        running = client.is_running
         self.carry_out(client.thread_failed(name, HandlerDecision(response)))
-        if client.shutdown_requested and client.is_running and client.live:
-            assert {t.name for t in client.live if t.launched} <= self.asking
+        if running:
+            ends = response is Response.SHUTDOWN_CLIENT
+            ends |= response is Response.SHUTDOWN_APPLICATION and not client.escalates
+            assert (client.state is S.PENDING_ERROR) is ends
+            self.error_is_due |= ends or response is Response.SHUTDOWN_APPLICATION
+            if response is Response.REPLACE_THREAD and own_end:
+                assert len(client.live) == live
+            if client.shutdown_requested and not ends and client.live:
+                assert {t.name for t in client.live if t.launched} <= self.asking
         self._end(name)
 
     @precondition(lambda self: self.alive())
@@ -169,7 +161,7 @@ class Shell(RuleBasedStateMachine):
     def the_group_answers_that_it_is_to_be_shut_down(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(self.alive()))
         running = self.client.is_running
-        self.checker.may_fail = True
+        self.error_is_due |= running
         self.carry_out(self.client.shutdown_received(name))
         assert not running or self.client.state is S.PENDING_ERROR
 
@@ -186,10 +178,10 @@ class Shell(RuleBasedStateMachine):
 
     @rule()
     def a_thread_is_added(self) -> None:
-        running = self.client.is_running
+        live, running = len(self.client.live), self.client.is_running
         name, actions = self.client.add_thread()
         assert (name is not None) is running
-        self.checker.live += running
+        assert len(self.client.live) == live + running
         self.carry_out(actions)
 
     @rule()
@@ -197,7 +189,7 @@ class Shell(RuleBasedStateMachine):
         live, running = len(self.client.live), self.client.is_running
         name, actions = self.client.remove_thread()
         assert (name is not None) is (running and live > 0)
-        self.checker.live -= name is not None
+        assert len(self.client.live) == live - (name is not None)
         self.carry_out(actions)
 
     @precondition(lambda self: self.global_runs and self.client.global_thread.state is G.CREATED)
@@ -209,7 +201,7 @@ class Shell(RuleBasedStateMachine):
     @rule(response=ANSWERS)
     def the_global_thread_fails(self, response: Response | None) -> None:
         running = self.client.is_running
-        self.checker.on_global_failure(failure(response))
+        self.error_is_due |= running
         self.carry_out(self.client.global_failed(HandlerDecision(response)))
         assert not running or self.client.state is S.PENDING_ERROR
         self.global_runs = False
@@ -229,18 +221,34 @@ class Shell(RuleBasedStateMachine):
     # -- what must hold ------------------------------------------------------------------------------------
 
     @invariant()
-    def the_judge_sees_nothing_wrong(self) -> None:
-        thread = self.client.global_thread
-        if thread is None or thread.state is G.RUNNING:  # the judge's clients have no other global thread
-            self.checker.look()
-
-    @invariant()
-    def an_end_comes_after_everything_else(self) -> None:
-        if self.client.state in (S.PENDING_ERROR, *TERMINAL):
-            assert not self.services
-        if self.client.state in TERMINAL:
+    def an_end_is_for_ever_and_comes_after_everything_else(self) -> None:
+        ends = [state for state in self.entered if state in TERMINAL]
+        assert len(ends) <= 1
+        if ends:
+            assert self.entered[-1] == ends[0]
+            assert self.entered[-2] == {"ERROR": "PENDING_ERROR", "NOT_RUNNING": "PENDING_SHUTDOWN"}[ends[0]]
+            assert set(self.client.thread_states().values()) <= {T.DEAD}
             assert not self.tasks
             assert not self.global_runs
+
+    @invariant()
+    def only_failures_end_in_error(self) -> None:
+        if self.client.state in (S.PENDING_ERROR, S.ERROR):
+            assert self.error_is_due
+            assert not self.services
+
+    @invariant()
+    def the_state_is_that_of_the_threads(self) -> None:
+        client = self.client
+        states = [thread.state for thread in client.live]
+        assert (client.state is S.DISCONNECTED) <= (set(states) == {T.DISCONNECTED})
+        if client.is_running and states:
+            assert (client.state is S.DISCONNECTED) is (set(states) == {T.DISCONNECTED})
+            if {T.PARTITIONS_REVOKED, T.PARTITIONS_ASSIGNED} & set(states):
+                assert client.state is S.REBALANCING
+            ready = client.global_thread is None or client.global_thread.state is G.RUNNING
+            if set(states) == {T.RUNNING} and ready:
+                assert client.state is S.RUNNING
 
     @invariant()
     def threads_have_indexes_of_their_own(self) -> None:

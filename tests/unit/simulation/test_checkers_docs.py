@@ -46,7 +46,7 @@ def test_every_mutant_has_its_row():
 
 def expectations(tree: ast.Module) -> Iterator[ast.AST]:
     """What tests compare with when they assert something, what they are parametrised with, and tables."""
-    yield from (node for node in tree.body if isinstance(node, ast.Assign))
+    yield from (node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign))
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             compared = [each for each in ast.walk(node.test) if isinstance(each, ast.Compare)]
