@@ -264,6 +264,9 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     assignment_interval_ms: int
 
 
+OfGroup = TypeVar("OfGroup", bound=GroupSettings)
+
+
 class ConsumerGroupSettings(GroupSettings, frozen=True, kw_only=True):
     """The settings of a consumer group."""
 
@@ -304,26 +307,20 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         :raises FencepostError: for an unknown name, a wrong type, or a value the broker's bounds exclude.
         """
         config = _from_properties(cls, properties)
+        for field in cls.__struct_fields__:
+            value, bounds = getattr(config, field), _bounds(broker, field)
+            if value is not None and bounds is not None and not bounds[0] <= value <= bounds[1]:
+                raise FencepostError(
+                    f"{_dotted(field)}: {value} is out of range, the broker allows {bounds[0]} to {bounds[1]}"
+                )
         for kind in _KINDS:
-            for field in _BOUNDED:
-                value: int | None = getattr(config, f"{kind}_{field}")
-                low, high = _bounds(broker, kind, field)
-                if value is not None and not low <= value <= high:
-                    raise FencepostError(
-                        f"{kind}.{_dotted(field)}: {value} is out of range, the broker allows {low} to {high}"
-                    )
-            session_ms = _clamped(config, broker, kind, "session_timeout_ms")
-            heartbeat_ms = _clamped(config, broker, kind, "heartbeat_interval_ms")
+            session_ms = config._value(broker, f"{kind}_session_timeout_ms")
+            heartbeat_ms = config._value(broker, f"{kind}_heartbeat_interval_ms")
             if heartbeat_ms >= session_ms:
                 raise FencepostError(
                     f"{kind}.heartbeat.interval.ms {heartbeat_ms} must be less than"
                     f" {kind}.session.timeout.ms {session_ms}"
                 )
-        standbys, most = config.streams_num_standby_replicas, broker.group_streams_max_standby_replicas
-        if standbys is not None and standbys > most:
-            raise FencepostError(
-                f"streams.num.standby.replicas: {standbys} is out of range, the broker allows 0 to {most}"
-            )
         return config
 
     @classmethod
@@ -337,32 +334,22 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     def settings(self, broker: GroupCoordinatorConfig) -> ConsumerGroupSettings:
         """Return the group's settings. A value that the broker's current bounds exclude is moved to the
         bound."""
-        offload = self.consumer_assignor_offload_enable
-        return ConsumerGroupSettings(
-            **self._intervals(broker, "consumer"),
-            assignor_offload_enable=broker.group_consumer_assignor_offload_enable
-            if offload is None
-            else offload,
-        )
+        return self._settings(broker, "consumer", ConsumerGroupSettings)
 
     def streams_settings(self, broker: GroupCoordinatorConfig) -> StreamsGroupSettings:
         """Return the same, for a streams group."""
-        standbys, delay_ms = self.streams_num_standby_replicas, self.streams_initial_rebalance_delay_ms
-        return StreamsGroupSettings(
-            **self._intervals(broker, "streams"),
-            num_standby_replicas=broker.group_streams_num_standby_replicas
-            if standbys is None
-            else min(standbys, broker.group_streams_max_standby_replicas),
-            initial_rebalance_delay_ms=broker.group_streams_initial_rebalance_delay_ms
-            if delay_ms is None
-            else delay_ms,
-        )
+        return self._settings(broker, "streams", StreamsGroupSettings)
 
-    def _intervals(self, broker: GroupCoordinatorConfig, kind: str) -> dict[str, int]:
-        return {name: _clamped(self, broker, kind, name) for name in GroupSettings.__struct_fields__}
+    def _settings(self, broker: GroupCoordinatorConfig, kind: str, of: type[OfGroup]) -> OfGroup:
+        return of(**{name: self._value(broker, f"{kind}_{name}") for name in of.__struct_fields__})
 
-
-OfGroup = TypeVar("OfGroup", bound=GroupSettings)
+    def _value(self, broker: GroupCoordinatorConfig, field: str) -> Any:
+        """Return the group's value or the broker's, within the broker's bounds."""
+        value = getattr(self, field)
+        if value is None:
+            value = getattr(broker, f"group_{field}")
+        bounds = _bounds(broker, field)
+        return value if bounds is None else max(bounds[0], min(value, bounds[1]))
 
 
 class SettingsByGroup(Generic[OfGroup]):
@@ -392,21 +379,19 @@ class SettingsByGroup(Generic[OfGroup]):
         return found
 
 
-def _bounds(broker: GroupCoordinatorConfig, kind: str, field: str) -> tuple[int, int]:
-    return getattr(broker, f"group_{kind}_min_{field}"), getattr(broker, f"group_{kind}_max_{field}")
-
-
-def _clamped(group: GroupConfig, broker: GroupCoordinatorConfig, kind: str, field: str) -> int:
-    value: int | None = getattr(group, f"{kind}_{field}")
-    if value is None:
-        value = getattr(broker, f"group_{kind}_{field}")
-    low, high = _bounds(broker, kind, field)
-    return max(low, min(value, high))
+def _bounds(broker: GroupCoordinatorConfig, field: str) -> tuple[int, int] | None:
+    """Return the least and the greatest value that the broker allows in a field of `GroupConfig`."""
+    if field == "streams_num_standby_replicas":
+        return 0, broker.group_streams_max_standby_replicas
+    kind, _, name = field.partition("_")
+    if name not in _BOUNDED:
+        return None
+    return getattr(broker, f"group_{kind}_min_{name}"), getattr(broker, f"group_{kind}_max_{name}")
 
 
 def _check_between(config: GroupCoordinatorConfig, kind: str, field: str) -> None:
     value: int = getattr(config, f"group_{kind}_{field}")
-    low, high = _bounds(config, kind, field)
+    low, high = getattr(config, f"group_{kind}_min_{field}"), getattr(config, f"group_{kind}_max_{field}")
     name = _dotted(field)
     if low > high:
         raise FencepostError(f"group.{kind}.max.{name} {high} must be at least group.{kind}.min.{name} {low}")
