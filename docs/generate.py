@@ -27,6 +27,7 @@ from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cyclopts
+from docstring_parser import parse_from_object
 from machine_terms import machines
 from results import fidelity
 from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
@@ -109,12 +110,14 @@ def commands() -> Iterator[str]:
 def _parameters(function: Callable[..., object]) -> Iterator[tuple[inspect.Parameter, Any]]:
     """The parameters of a command with their annotations; a group of options is that of its class."""
     hints = get_type_hints(function, include_extras=True)
+    texts = {each.arg_name: each.description for each in parse_from_object(function).params}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if dataclasses.is_dataclass(hint):
             yield from _parameters(hint)
         elif all(meta.parse is not False for meta in _metas(hint)):
-            yield parameter, hint
+            text = texts.get(parameter.name)
+            yield parameter, Annotated[hint, cyclopts.Parameter(help=text)] if text else hint
 
 
 def _metas(hint: Any) -> list[cyclopts.Parameter]:

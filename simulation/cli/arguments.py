@@ -36,7 +36,7 @@ def whole(_: object, tokens: Sequence[Token]) -> int:
         raise ValueError(f"expected a whole number, got {token.value!r}") from None
 
 
-def within(least: int, most: int | None = None, help: str = "") -> Parameter:
+def within(least: int, most: int | None = None, help: str | None = None) -> Parameter:
     """Return the parameter of a whole number between two limits."""
     return Parameter(validator=Number(gte=least, lte=most), converter=whole, help=help)
 

@@ -51,12 +51,10 @@ class WantedCluster:
     """The cluster that `up` is asked for."""
 
     nodes: Annotated[Literal[1, 3], Parameter(help="One node, or three with three replicas.")] = 1
-    runner: Annotated[
-        RunnerName, Parameter(help="JVM processes (needs Java and Maven), or docker compose.")
-    ] = "jvm"
-    profile: Annotated[
-        Profile, Parameter(help="Session timeout: 2 s (fast), or Kafka's default of 45 s (stock).")
-    ] = "fast"
+    runner: RunnerName = "jvm"
+    """JVM processes (needs Java and Maven), or docker compose."""
+    profile: Profile = "fast"
+    """Session timeout: 2 s (fast), or Kafka's default of 45 s (stock)."""
     kafka: Kafka = KAFKA_VERSION
     port: Annotated[
         int | None,

@@ -40,12 +40,8 @@ class ConformOptions:
     requests: Annotated[Count, Parameter(help="Minimum number of requests to compare.")] = 2_000
     profile: ClusterProfile = "fast"
     kafka: Kafka = KAFKA_VERSION
-    schedules: Annotated[
-        Path | None,
-        Parameter(
-            help="Run the schedules in this file instead, as an earlier difference printed them (JSON)."
-        ),
-    ] = None
+    schedules: Path | None = None
+    """Run the schedules in this file instead, as an earlier difference printed them (JSON)."""
 
 
 def conform(

@@ -43,31 +43,18 @@ _HEADINGS: Final = ("from", "group", *_COUNTS)
 class FollowOptions:
     """Options of `analyze --kafka`."""
 
-    kafka: Annotated[
-        str | None, Parameter(help="HOST:PORT of a Kafka broker: follow --topic instead of reading files.")
-    ] = None
-    topic: Annotated[
-        str | None,
-        Parameter(help="With --kafka: the topic with a trace, or __consumer_offsets, Kafka's own log."),
-    ] = None
-    kafka_config: Annotated[
-        Path | None,
-        Parameter(help="With --kafka: a file of Kafka's client settings, for brokers with TLS or a login."),
-    ] = None
-    out: Annotated[
-        Path | None,
-        Parameter(
-            help="With --kafka: the folder for rows; a restart continues from it. Default: out/live/TOPIC."
-        ),
-    ] = None
-    until_idle: Annotated[
-        float | None,
-        Parameter(validator=Number(gt=0), help="With --kafka: end after this many seconds without a record."),
-    ] = None
-    available_now: Annotated[
-        bool,
-        Parameter(show_default=False, help="With --kafka: end after reading everything that is there now."),
-    ] = False
+    kafka: str | None = None
+    """HOST:PORT of a Kafka broker: follow --topic instead of reading files."""
+    topic: str | None = None
+    """With --kafka: the topic with a trace, or __consumer_offsets, Kafka's own log."""
+    kafka_config: Path | None = None
+    """With --kafka: a file of Kafka's client settings, for brokers with TLS or a login."""
+    out: Path | None = None
+    """With --kafka: the folder for rows; a restart continues from it. Default: out/live/TOPIC."""
+    until_idle: Annotated[float | None, Parameter(validator=Number(gt=0))] = None
+    """With --kafka: end after this many seconds without a record."""
+    available_now: Annotated[bool, Parameter(show_default=False)] = False
+    """With --kafka: end after reading everything that is there now."""
     window: Annotated[
         float | None,
         Parameter(

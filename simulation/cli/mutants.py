@@ -39,9 +39,8 @@ class Sampling:
         Count | None,
         Parameter(help="Number of automatic mutants of each core. Default: all, which takes hours."),
     ] = None
-    salt: Annotated[
-        str, Parameter(help="With --sample: any text; a different text draws a different sample.")
-    ] = ""
+    salt: str = ""
+    """With --sample: any text; a different text draws a different sample."""
 
 
 @Parameter(name="*")
@@ -49,14 +48,10 @@ class Sampling:
 class MatrixQuery:
     """A question to a kill matrix."""
 
-    compare: Annotated[
-        Path | None,
-        Parameter(help="With --matrix: do not run; show what that file's judge misses next to this one's."),
-    ] = None
-    without: Annotated[
-        tuple[str, ...],
-        Parameter(help="With --matrix: do not run; show what is missed without rules whose names begin so."),
-    ] = ()
+    compare: Path | None = None
+    """With --matrix: do not run; show what that file's judge misses next to this one's."""
+    without: tuple[str, ...] = ()
+    """With --matrix: do not run; show what is missed without rules whose names begin so."""
 
 
 def mutants(

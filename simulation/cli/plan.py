@@ -75,61 +75,37 @@ class PlanOptions:
     event: Annotated[str | None, Parameter(help="deploy, crash or scale. Default: deploy.")] = None
     members: Annotated[Count | None, Parameter(help="Members of the group. Default: 20.")] = None
     partitions: Annotated[Count | None, Parameter(help="Partitions of the group. Default: 60.")] = None
-    start_up: Annotated[
-        str | None,
-        Parameter(help="Time from the end of a process to the next one's consumer. Default: 10s."),
-    ] = None
-    zone_latency: Annotated[
-        str | None, Parameter(help="Median latency from members to brokers, one way. Default: 1ms.")
-    ] = None
-    batch: Annotated[
-        str | None,
-        Parameter(help="Time that an application takes for the records of a poll. Default: 500ms."),
-    ] = None
-    poll: Annotated[
-        str | None,
-        Parameter(help="Time that records gather before a poll returns them. Default: 5s."),
-    ] = None
-    rate: Annotated[
-        float | None,
-        Parameter(help="Records per second written to all partitions, for the lag. Default: 1000."),
-    ] = None
-    headroom: Annotated[
-        float | None,
-        Parameter(help="Read rate of the consumers as a multiple of --rate; above 1. Default: 2."),
-    ] = None
+    start_up: str | None = None
+    """Time from the end of a process to the next one's consumer. Default: 10s."""
+    zone_latency: str | None = None
+    """Median latency from members to brokers, one way. Default: 1ms."""
+    batch: str | None = None
+    """Time that an application takes for the records of a poll. Default: 500ms."""
+    poll: str | None = None
+    """Time that records gather before a poll returns them. Default: 5s."""
+    rate: float | None = None
+    """Records per second written to all partitions, for the lag. Default: 1000."""
+    headroom: float | None = None
+    """Read rate of the consumers as a multiple of --rate; above 1. Default: 2."""
     at_once: Annotated[
         Count | None, Parameter(help="Members that a deploy restarts at the same time. Default: 1.")
     ] = None
-    surge: Annotated[
-        bool | None,
-        Parameter(negative=(), help="A deploy starts each new member before it stops the old one."),
-    ] = None
-    kill: Annotated[
-        bool | None,
-        Parameter(negative=(), help="A deploy kills members: they do not leave the group."),
-    ] = None
-    config: Annotated[
-        list[str] | None,
-        Parameter(help="A setting of the brokers, as NAME=VALUE under Kafka's name. Repeatable."),
-    ] = None
-    protocol: Annotated[
-        str | None, Parameter(help="consumer (KIP-848), classic, or both. Default: consumer,classic.")
-    ] = None
-    assignor: Annotated[
-        str | None,
-        Parameter(help="uniform or range; for classic: range, roundrobin, sticky, cooperative-sticky."),
-    ] = None
-    session_timeout: Annotated[
-        str | None, Parameter(help="One or several, such as 10s,45s. Default: 45s.")
-    ] = None
-    heartbeat_interval: Annotated[
-        str | None, Parameter(help="One or several. Default: 5s; for classic: 3s.")
-    ] = None
-    static: Annotated[
-        bool | None,
-        Parameter(negative="--no-static", help="Members with or without instance ids. Default: both."),
-    ] = None
+    surge: bool | None = None
+    """A deploy starts each new member before it stops the old one."""
+    kill: bool | None = None
+    """A deploy kills members: they do not leave the group."""
+    config: list[str] | None = None
+    """A setting of the brokers, as NAME=VALUE under Kafka's name. Repeatable."""
+    protocol: str | None = None
+    """consumer (KIP-848), classic, or both. Default: consumer,classic."""
+    assignor: str | None = None
+    """uniform or range; for classic: range, roundrobin, sticky, cooperative-sticky."""
+    session_timeout: str | None = None
+    """One or several, such as 10s,45s. Default: 45s."""
+    heartbeat_interval: str | None = None
+    """One or several. Default: 5s; for classic: 3s."""
+    static: Annotated[bool | None, Parameter(negative="--no-static")] = None
+    """Members with or without instance ids. Default: both."""
 
 
 def plan(

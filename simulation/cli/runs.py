@@ -61,9 +61,8 @@ class RunOutputs:
     """The files, and the topic, that a run writes."""
 
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None
-    trace_topic: Annotated[
-        str | None, Parameter(help="Also write the trace to a Kafka topic: HOST:PORT/TOPIC.")
-    ] = None
+    trace_topic: str | None = None
+    """Also write the trace to a Kafka topic: HOST:PORT/TOPIC."""
     trace_config: TraceConfig = None
     report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None
 
