@@ -171,41 +171,49 @@ RIGHT: list[tuple[History, History]] = [
 ]
 SLIPS: list[tuple[History, History, str]] = [
     # The application is not notified, or at a wrong time.
-    (active, lambda it: it.cut().move(E.DISCONNECTED, S.LOST).move(E.TOLD_LOST, S.BACKING_OFF), "callbacks"),
-    (active, lambda it: it.step_down().move(E.LET_GO, S.WAITING), "callbacks"),
-    (active, lambda it: it.step_down().call(STEPPING_DOWN, heard=False), "callbacks"),
-    (active, lambda it: it.step_down().begin(STEPPING_DOWN).begin(STEPPING_DOWN), "callbacks"),
-    (waiting, lambda it: it.call(ACTIVATED), "callbacks"),
+    (
+        active,
+        lambda it: it.cut().move(E.DISCONNECTED, S.LOST).move(E.TOLD_LOST, S.BACKING_OFF),
+        "sac-callbacks",
+    ),
+    (active, lambda it: it.step_down().move(E.LET_GO, S.WAITING), "sac-callbacks"),
+    (active, lambda it: it.step_down().call(STEPPING_DOWN, heard=False), "sac-callbacks"),
+    (active, lambda it: it.step_down().begin(STEPPING_DOWN).begin(STEPPING_DOWN), "sac-callbacks"),
+    (waiting, lambda it: it.call(ACTIVATED), "sac-callbacks"),
     # An answer is too soon, to another update, to nothing, without a place; or there is none.
-    (active, lambda it: it.hear(2, False).answer(2, NONE), "answers"),
-    (active, lambda it: it.hear(2, True).answer(3, AT(5)), "answers"),
-    (active, lambda it: it.answer(1, AT(5)), "answers"),
-    (waiting, lambda it: it.activate(NONE), "answers"),
-    (waiting, lambda it: it.hear(1, True).end(), "answers"),
+    (active, lambda it: it.hear(2, False).answer(2, NONE), "sac-answers"),
+    (active, lambda it: it.hear(2, True).answer(3, AT(5)), "sac-answers"),
+    (active, lambda it: it.answer(1, AT(5)), "sac-answers"),
+    (waiting, lambda it: it.activate(NONE), "sac-answers"),
+    (waiting, lambda it: it.hear(1, True).end(), "sac-answers"),
     # It begins elsewhere than behind the stored offset.
-    (waiting, lambda it: it.store(4).activate(AT(4)), "records"),
-    (waiting, lambda it: it.store(4).activate(AT(6)), "records"),
-    (waiting, lambda it: it.store(4).activate(NEXT), "records"),
+    (waiting, lambda it: it.store(4).activate(AT(4)), "sac-records"),
+    (waiting, lambda it: it.store(4).activate(AT(6)), "sac-records"),
+    (waiting, lambda it: it.store(4).activate(NEXT), "sac-records"),
     # Messages have a gap, are late, or are processed after the step-down.
-    (active, lambda it: it.process(6), "records"),
-    (waiting, lambda it: it.store(4).open_log(7, is_stale=True).activate(AT(5)).process(6, 7), "records"),
-    (waiting, lambda it: it.store(4).open_log(6, is_stale=False).activate(AT(5)).process(6, 7), "records"),
-    (active, lambda it: it.process(5).process(6, after_s=60), "records"),
-    (active, lambda it: it.end(60), "records"),
-    (active, lambda it: it.step_down().call(STEPPING_DOWN).process(5), "records"),
-    (active, lambda it: it.step_down().process(5, 6), "records"),
+    (active, lambda it: it.process(6), "sac-records"),
+    (waiting, lambda it: it.store(4).open_log(7, is_stale=True).activate(AT(5)).process(6, 7), "sac-records"),
+    (
+        waiting,
+        lambda it: it.store(4).open_log(6, is_stale=False).activate(AT(5)).process(6, 7),
+        "sac-records",
+    ),
+    (active, lambda it: it.process(5).process(6, after_s=60), "sac-records"),
+    (active, lambda it: it.end(60), "sac-records"),
+    (active, lambda it: it.step_down().call(STEPPING_DOWN).process(5), "sac-records"),
+    (active, lambda it: it.step_down().process(5, 6), "sac-records"),
     # Credit is granted that the node refuses, or more than was agreed.
-    (waiting, lambda it: it.grant(), "records"),
-    (active, lambda it: it.step_down().grant(), "records"),
-    (active, lambda it: it.grant(0), "records"),
-    (active, lambda it: may_be_sent(it, 11).process(5), "records"),
+    (waiting, lambda it: it.grant(), "sac-records"),
+    (active, lambda it: it.step_down().grant(), "sac-records"),
+    (active, lambda it: it.grant(0), "sac-records"),
+    (active, lambda it: may_be_sent(it, 11).process(5), "sac-records"),
     # It gives up a connection, waits too long or not long enough, or does not start or close.
-    (active, lambda it: it.move(E.DISCONNECTED, S.LOST), "prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.01), "prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=9), "prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.5).end(40), "prompt"),
-    (waiting, lambda it: it.host("stopped"), "prompt"),
-    (begun, never_starts, "prompt"),
+    (active, lambda it: it.move(E.DISCONNECTED, S.LOST), "sac-prompt"),
+    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.01), "sac-prompt"),
+    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=9), "sac-prompt"),
+    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.5).end(40), "sac-prompt"),
+    (waiting, lambda it: it.host("stopped"), "sac-prompt"),
+    (begun, never_starts, "sac-prompt"),
 ]
 
 
@@ -218,4 +226,4 @@ def test_a_right_history_is_in_order(before: History, history: History) -> None:
 def test_a_slip_is_found(before: History, history: History, invariant: str) -> None:
     scene = before(Scene())
     assert scene.found == []
-    assert history(scene).found == [f"sac-{invariant}"]
+    assert history(scene).found == [invariant]
