@@ -1,4 +1,4 @@
-"""What the judge of a run on real brokers gets: a value that is judged, and that a file keeps for later."""
+"""All that the judge of a run on real brokers gets: a value to be judged, which a file keeps for later."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ class KeptRun(msgspec.Struct, Generic[S], kw_only=True):
     """Time for which clients of an application on the classic protocol wait for a response."""
 
 
-class Judged(NamedTuple):
-    """What the judge found."""
+class RunJudgement(NamedTuple):
+    """The findings of the judge."""
 
     settled: bool
     violations: list[Violation]
@@ -87,7 +87,7 @@ class Judged(NamedTuple):
     digest: str
 
 
-def outcome_of(judged: Judged) -> dict[str, Any]:
+def outcome_of(judged: RunJudgement) -> dict[str, Any]:
     """Return the fields of a result that the judge decides."""
     return {
         "converged": judged.settled,
@@ -143,7 +143,7 @@ def _value(kind: type, fields: dict[str, Any]) -> Any:
     return kind(**fields)
 
 
-def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | None = None) -> Judged:
+def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | None = None) -> RunJudgement:
     """Replay all events of a run in one order, notify observers, and judge it.
 
     The caller closes the trace. Observers of a Streams application get round trips only.
@@ -182,7 +182,7 @@ def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | No
             " member processed it",
         )
     rows.add(run.ended_us, "", RowKind.RUN_END.value)
-    return Judged(replayed.settled, replayed.violations, counts, rows.digest())
+    return RunJudgement(replayed.settled, replayed.violations, counts, rows.digest())
 
 
 def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows: TraceRows) -> ReplayedWorld:

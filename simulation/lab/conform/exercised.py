@@ -262,7 +262,7 @@ group.streams: Assigning.Empty Assigning.Reconciling Assigning.Stable Empty.NotR
 group.streams: NotReady.Empty NotReady.Stable Reconciling.Assigning Reconciling.Stable Stable.Assigning
 group.streams: Stable.Empty Stable.NotReady Stable.Reconciling
 """
-"""What one comparison should exercise: beginnings of names, and ends."""
+"""All that one comparison should exercise: beginnings of names, and ends."""
 
 WITHOUT_REQUEST: Final[Mapping[str, str]] = {
     "assignor.range.equal": "both range targets are equal",
