@@ -168,7 +168,7 @@ def follow(
         session = _Session(spark, reader, folder, following, security, window_s=window_s)
         try:
             late = session.run(until, stop or threading.Event(), tell)
-        except Exception as error:
+        except Exception as error:  # those of PySpark and of Py4J have no class in common
             if raised_by_spark(error):
                 raise session.failed(error) from error
             raise
@@ -263,7 +263,7 @@ class _Session:
         while True:
             try:
                 return start()
-            except Exception as error:
+            except Exception as error:  # likewise; the message decides
                 if not self._is_starved(error):
                     raise
 
