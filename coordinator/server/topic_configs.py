@@ -375,6 +375,11 @@ class BrokerConfig(NamedTuple):
         groups = GroupCoordinatorConfig.from_properties(left)
         return cls(groups, new_topics, topic_defaults, selector, listeners, queued)
 
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments of `Brokers` by their names, except the configuration of groups."""
+        return {name: value for name, value in self._asdict().items() if name != "groups"}
+
 
 QUEUED_MAX_REQUEST_BYTES = "queued.max.request.bytes"
 

@@ -173,15 +173,11 @@ def serve(
                 json=json,
             )
             options: dict[str, Any] = {
-                "new_topics": settings.new_topics,
-                "topic_defaults": settings.topic_defaults,
+                **settings.options,
                 "storage": storage,
                 "users": users or None,
                 "tls": tls,
                 "racks": rack_ids,
-                "replica_selector": settings.replica_selector,
-                "listeners": settings.listeners,
-                "queued_max_request_bytes": settings.queued_max_request_bytes,
             }
             if trace_topic is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)

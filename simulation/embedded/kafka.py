@@ -89,18 +89,15 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             raise FencepostError("config: listeners has the addresses to listen on; leave out host and ports")
         context = tls_of(tls)
         self._options = {
+            **broker_config.options,
             "new_topics": msgspec.structs.replace(
                 broker_config.new_topics,
                 auto_create_topics_enable=flag("auto_create_topics", auto_create_topics),
                 num_partitions=whole("default_partitions", default_partitions, 1, MAX_PARTITIONS),
             ),
-            "topic_defaults": broker_config.topic_defaults,
             "users": users_of(users),
             "tls": context,
             "racks": racks_of(racks, self._brokers),
-            "replica_selector": broker_config.replica_selector,
-            "listeners": broker_config.listeners,
-            "queued_max_request_bytes": broker_config.queued_max_request_bytes,
         }
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None

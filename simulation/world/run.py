@@ -234,14 +234,11 @@ class _Run:
             {"default.replication.factor": min(3, settings.brokers), **settings.config}
         )
         options = {
-            "new_topics": broker_config.new_topics,
-            "topic_defaults": broker_config.topic_defaults,
+            **broker_config.options,
             "users": None,
             "tls": None,
             # Before Python 3.12 the hash of None differs between processes, and clients keep brokers in sets.
             "racks": tuple(f"rack-{number}" for number in range(1, settings.brokers + 1)),
-            "replica_selector": broker_config.replica_selector,
-            "queued_max_request_bytes": broker_config.queued_max_request_bytes,
         }
         await world.start(settings.topics, settings.brokers, broker_config.groups, options)
         stage = DisturbedPrograms(

@@ -42,14 +42,7 @@ def brokers_with(count: int = 1, topics: dict[str, int] | None = None, **propert
     config = BrokerConfig.from_properties(
         {name.replace("_", "."): value for name, value in properties.items()}
     )
-    return Brokers(
-        topics,
-        ports=(0,) * count,
-        config=config.groups,
-        new_topics=config.new_topics,
-        topic_defaults=config.topic_defaults,
-        queued_max_request_bytes=config.queued_max_request_bytes,
-    )
+    return Brokers(topics, ports=(0,) * count, config=config.groups, **config.options)
 
 
 def entries(brokers: Brokers, kind: int, name: str, *keys: str) -> Any:
