@@ -15,10 +15,7 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.base.actions import CallbackKind
-from fencepost.member.base.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
@@ -250,14 +247,10 @@ class RoundTripObserver:
         if (measured := self._trips.answered(self._thread, request, response, now_us)) is not None:
             self._telling.say(m.RoundTrip, self._thread, *measured)
 
-    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
-        """Ignore transitions: the thread reports them."""
+    def on_state(self, *given: object) -> None:
+        """Ignore transitions, callbacks and commits: the thread reports them."""
 
-    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
-        """Ignore callbacks: the thread reports them."""
-
-    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """Ignore commits: the thread reports them."""
+    on_callback = on_commit = on_state
 
 
 class DisturbedEvents:
