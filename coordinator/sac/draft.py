@@ -110,42 +110,25 @@ class GroupDraft:
     # -- choices --------------------------------------------------------------------------------------------
 
     def _promote(self) -> None:
-        """In a simple group, make the first connected consumer active and let the others wait, unless
-        blocked."""
+        """In a simple group, make the first connected consumer active, unless blocked. The others wait."""
         target = self.target()
-        if target is None or self.consumers[target].status not in CONNECTED:
-            return
-        for place in [
-            place
-            for place, each in enumerate(self.consumers)
-            if place != target and (each.status is C_ACTIVE or each.status is C_DEACTIVATING)
-        ]:
-            self._release(place)
-        self._activate(target)
-
-    def rebalance(self) -> None:
-        """Bring the right consumer to be active: in a super stream the wrong one has to step down before."""
+        if target is not None and self.consumers[target].status in CONNECTED:
+            for place in range(len(self.consumers)):
+                if place != target:
+                    self._release(place)
+            self._activate(target)
         current = self.current()
-        if self.partition_index < sac.SIMPLE:
-            return
-        if self.partition_index == sac.SIMPLE:
-            if current is not None:
-                if current:
-                    self.consumers.insert(0, self.consumers.pop(current))
-                    self.changed = True
-            else:
-                self._promote()
-                self._notify_current()
-        elif current is not None:
+        if current is not None:
+            self._notify(current, active=True)
+
+    def _hand_over(self) -> None:
+        """In a super stream, bring the right consumer to be active: the wrong one has to step down before."""
+        current = self.current()
+        if current is not None:
             self._step_down_if_wrong(current)
         elif (target := self.target()) is not None:
             self._activate(target)
             self._notify(target, active=True)
-
-    def _notify_current(self) -> None:
-        current = self.current()
-        if current is not None:
-            self._notify(current, active=True)
 
     def _step_down_if_wrong(self, current: int) -> None:
         target = self.target()
@@ -153,21 +136,18 @@ class GroupDraft:
             self._move(current, _E.STEP_DOWN_ASKED, C_DEACTIVATING)
             self._notify(current, active=False)
 
-    def _after_removal(self, *, active_removed: bool) -> None:
-        """Choose again after a removal. No consumer has to step down if the active one was removed."""
-        if not self.consumers:
-            return
-        if self.partition_index == sac.SIMPLE:
-            if active_removed:
+    def rebalance(self) -> None:
+        """Bring the right consumer to be active. An active one of a simple group stays, and moves to the
+        front."""
+        if self.partition_index > sac.SIMPLE:
+            self._hand_over()
+        elif self.partition_index == sac.SIMPLE:
+            current = self.current()
+            if current is None:
                 self._promote()
-                self._notify_current()
-            return
-        current = self.current()
-        if current is not None:
-            self._step_down_if_wrong(current)
-        elif active_removed and (target := self.target()) is not None:
-            self._activate(target)
-            self._notify(target, active=True)
+            elif current:
+                self.consumers.insert(0, self.consumers.pop(current))
+                self.changed = True
 
     # -- commands and events --------------------------------------------------------------------------------
 
@@ -228,13 +208,16 @@ class GroupDraft:
             self._remove(places)
 
     def _remove(self, places: Collection[int]) -> None:
-        """Remove consumers, then choose again even if none was removed."""
+        """Remove consumers, and choose again. None has to step down if the active one was removed."""
         gone = set(places)
         active_removed = any(is_active(self.consumers[place].status) for place in gone)
-        if gone:
-            self.consumers = [one for place, one in enumerate(self.consumers) if place not in gone]
-            self.changed = True
-        self._after_removal(active_removed=active_removed)
+        self.consumers = [one for place, one in enumerate(self.consumers) if place not in gone]
+        self.changed = True
+        if self.partition_index == sac.SIMPLE:
+            if active_removed:
+                self._promote()
+        elif active_removed or self.current() is not None:
+            self._hand_over()
 
     def lose_connection(self, connection: sac.ConnectionId) -> None:
         """Disconnect a connection whose node can't be reached. If a consumer was stepping down, choose again:
