@@ -208,7 +208,7 @@ def writable_results(
 
     :raises FencepostError: if one of them cannot be written.
     """
-    made = [each for each in (out, *out.parents) if not os.path.exists(each)]  # noqa: PTH110  # never raises
+    made = [each for each in (out, *out.parents) if not os.path.exists(each)]  # never raises
     make(out, "--out")
     try:
         writable_file(report, "--report")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import fencepost.simulation.cli.campaign
-import fencepost.simulation.cli.mutants
 import fencepost.simulation.lab.hunt
 import fencepost.simulation.pipeline.analyze
+import fencepost.simulation.world.spread
 from fencepost.simulation.cli import main
 from fencepost.simulation.lab.hunt import MutantResult
 from fencepost.simulation.mutants.registry import MUTANTS
@@ -140,7 +140,7 @@ def test_mutants_tell_who_caught_what(caught, code, monkeypatch, capsys):
         )
 
     monkeypatch.setattr(fencepost.simulation.lab.hunt, "hunt", hunt)
-    monkeypatch.setattr(fencepost.simulation.cli.mutants, "child_count", lambda *_: 1)
+    monkeypatch.setattr(fencepost.simulation.world.spread, "child_count", lambda *_: 1)
     assert main(["mutants", "--seeds", "3", "--json"]) == code
     document = json.loads(capsys.readouterr().out)
     assert list(document) == list(MUTANTS)
@@ -163,7 +163,7 @@ def test_a_hunt_tells_how_far_it_is_while_a_program_waits(monkeypatch, capsys):
         )
 
     monkeypatch.setattr(fencepost.simulation.lab.hunt, "hunt", hunt)
-    monkeypatch.setattr(fencepost.simulation.cli.mutants, "child_count", lambda *_: 1)
+    monkeypatch.setattr(fencepost.simulation.world.spread, "child_count", lambda *_: 1)
     monkeypatch.delenv("FENCEPOST_PROGRESS", raising=False)
     first, second = list(MUTANTS)[:2]
     assert main(["mutants", first, second, "--seeds", "3", "--json"]) == 0
