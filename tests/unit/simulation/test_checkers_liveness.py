@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.liveness import Liveness, uncovered, unsettled, untold
+from tests.unit.simulation.member_worlds import SECOND, History, rows
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -103,107 +104,74 @@ def test_a_subscription_that_the_coordinator_does_not_have_is_flagged(subscripti
     assert names(untold(group({"A": A, "B": B}), "A", subscription)) == broken
 
 
-# -- quiet: the group may move for ten seconds after its faults, unless callbacks take long -----------------
+# -- quiet: the group may move for ten seconds after its faults, unless callbacks take long
 
-SECOND = 1_000_000
-EPOCH_RAISED = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(4))
+RAISED = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(4))
 COMMITTED = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(7, -1, "", 0))
-
-
-@pytest.fixture
-def calm():
-    """What is reported once faults have ended, at 100 s, by a checker that is told what happens next."""
-    checker: Any = Liveness(lambda host: host == "busy")
-    checker.found = []
-    config = SimpleNamespace(
-        group_consumer_heartbeat_interval_ms=3_000,
-        group_consumer_regex_refresh_interval_ms=600_000,
-        group_consumer_session_timeout_ms=5_000,
-    )
-    checker.attach(
-        SimpleNamespace(settling_ms=10_000, config=config),
-        lambda invariant, message, rule="": checker.found.append(invariant),
-    )
-    writes(checker, EPOCH_RAISED, 99)
-    checker.on_faults_end(100 * SECOND)
-    return checker
-
-
-def writes(checker, record, seconds):
-    event = OffsetCommitRequest(group_id="g", offsets={}) if record is COMMITTED else DeadlineReached()
-    checker.on_coordinator_step("b", event, Outcome(records=(record,)), seconds * SECOND)
-
-
-def test_a_group_may_settle_in_its_time_and_commit_after_it(calm):
-    writes(calm, EPOCH_RAISED, 110)
-    writes(calm, COMMITTED, 111)
-    assert calm.found == []
-
-
-def test_a_group_that_moves_after_its_time_is_flagged(calm):
-    writes(calm, EPOCH_RAISED, 111)
-    assert calm.found == ["quiet"]
-
-
-@pytest.mark.parametrize(("until", "broken"), [(108, ["quiet"]), (109, [])])
-def test_a_callback_that_takes_longer_than_a_heartbeat_interval_prolongs_the_time(calm, until, broken):
-    calm.on_callback("m", "revoked", "begin", (), 105 * SECOND)
-    calm.on_callback("m", "revoked", "end", (), until * SECOND)
-    writes(calm, EPOCH_RAISED, 119)
-    assert calm.found == broken
-
-
-@pytest.mark.parametrize(("host", "broken"), [("busy", []), ("idle", ["quiet"])])
-def test_a_batch_that_takes_longer_than_the_poll_interval_prolongs_the_time(calm, host, broken):
-    calm.on_member_state(host, "poll timed out", "STABLE", "PREPARE_LEAVING", 105 * SECOND)
-    calm.on_member_state(host, "polled", "STALE", "JOINING", 114 * SECOND)
-    writes(calm, EPOCH_RAISED, 123)
-    assert calm.found == broken
-    writes(calm, EPOCH_RAISED, 125)
-    assert calm.found == ["quiet", *broken]
-
-
-def resolves(checker, topics, seconds, *more, regex="x.*"):
-    key = r.ConsumerGroupRegularExpressionKey("g", regex)
-    record = r.Record(key, r.ConsumerGroupRegularExpressionValue(topics, 1, seconds * 1_000))
-    checker.on_coordinator_step("b", DeadlineReached(), Outcome(records=(record, *more)), seconds * SECOND)
-
-
-@pytest.mark.parametrize(
-    ("regex", "topics", "seconds", "more", "broken"),
-    [
-        ("x.*", ("x", "xy"), 700, (), []),
-        ("x.*", ("x",), 700, (EPOCH_RAISED,), []),
-        ("x.*", ("x", "xy"), 699, (), ["quiet"]),
-        ("x.*", ("x", "xy"), 700, (EPOCH_RAISED,), ["quiet"]),
-        ("xy", ("xy",), 700, (), ["quiet"]),
-    ],
-    ids=["refreshed", "topic-gone", "too-soon", "raised-without-need", "new"],
+DEADLINE = DeadlineReached()
+CONFIG = SimpleNamespace(
+    group_consumer_heartbeat_interval_ms=3_000,
+    group_consumer_regex_refresh_interval_ms=600_000,
+    group_consumer_session_timeout_ms=5_000,
 )
-def test_expressions_may_be_refreshed_when_it_is_time(calm, regex, topics, seconds, more, broken):
-    resolves(calm, ("x", "xy"), 100)
-    resolves(calm, topics, seconds, *more, regex=regex)
-    assert calm.found == broken
 
 
-def test_a_group_settles_anew_when_a_refresh_finds_a_topic_gone(calm):
-    resolves(calm, ("x", "xy"), 100)
-    resolves(calm, ("x",), 700, EPOCH_RAISED)
-    writes(calm, EPOCH_RAISED, 710)
-    assert calm.found == []
-    writes(calm, EPOCH_RAISED, 711)
-    assert calm.found == ["quiet"]
+class Calm(History):
+    """A group whose faults have ended at 100 s, and what happens next."""
+
+    def __init__(self) -> None:
+        self.found, self.checkers = [], (Liveness(lambda host: host == "busy"),)
+        self.checker = self.checkers[0]
+        self.world = SimpleNamespace(settling_ms=10_000, config=CONFIG)
+        self.checker.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
+        self.play("99 raised")
+        self.checker.on_faults_end(100 * SECOND)
+
+    def writes(self, at_us: int, *records: Any, event: Any = DEADLINE) -> None:
+        self.checker.on_coordinator_step("b", event, Outcome(records=records), at_us)
+
+    def raised(self, at_us: int) -> None:
+        """The group has another epoch."""
+        self.writes(at_us, RAISED)
+
+    def commits(self, at_us: int) -> None:
+        self.writes(at_us, COMMITTED, event=OffsetCommitRequest(group_id="g", offsets={}))
+
+    def resolve(self, at_us: int, regex: str, topics: str, *more: str) -> None:
+        value = r.ConsumerGroupRegularExpressionValue(tuple(topics.split(",")), 1, at_us // 1_000)
+        record = r.Record(r.ConsumerGroupRegularExpressionKey("g", regex), value)
+        self.writes(at_us, record, *[RAISED for _ in more])
+
+    def away(self, at_us: int, host: str) -> None:
+        """A program does not poll for nine seconds."""
+        self.checker.on_member_state(host, "poll timed out", "STABLE", "PREPARE_LEAVING", at_us)
+        self.checker.on_member_state(host, "polled", "STALE", "JOINING", at_us + 9 * SECOND)
+
+    def fatal(self, at_us: int) -> None:
+        self.move(at_us, "fatal_error", "JOINING", "FATAL")
+        self.host(at_us, "stopped")
 
 
-@pytest.mark.parametrize(("ended", "broken"), [(105, []), (106, ["quiet"])])
-def test_a_static_member_that_was_refused_while_sessions_ran_comes_back_late(calm, ended, broken):
-    calm.on_member_state("m", "fatal error", "JOINING", "FATAL", ended * SECOND)
-    calm.on_member_host("m", "stopped", ended * SECOND)
-    calm.on_member_host("m", "start", 150 * SECOND)
-    writes(calm, EPOCH_RAISED, 160)
-    assert calm.found == broken
-    writes(calm, EPOCH_RAISED, 161)
-    assert calm.found == ["quiet", *broken]
+QUIET = """
+settles in its time and commits after it: 110 raised; 111 commits ->
+moves after its time: 111 raised -> quiet
+calls back as long as it may: 105 call revoked begin; 108 call revoked end; 119 raised -> quiet
+calls back for longer: 105 call revoked begin; 109 call revoked end; 119 raised ->
+is busy: 105 away busy; 123 raised | 125 raised -> quiet
+is idle: 105 away idle; 123 raised -> quiet
+refreshes an expression: 100 resolve x.* x,xy; 700 resolve x.* x,xy ->
+finds a topic gone: 100 resolve x.* x,xy; 700 resolve x.* x R; 710 raised | 711 raised -> quiet
+refreshes too soon: 100 resolve x.* x,xy; 699 resolve x.* x,xy -> quiet
+raises its epoch without need: 100 resolve x.* x,xy; 700 resolve x.* x,xy R -> quiet
+resolves a new expression: 100 resolve x.* x,xy; 700 resolve xy xy -> quiet
+gets a static member back: 105 fatal; 150 host start; 160 raised | 161 raised -> quiet
+gets a static member back too late: 106 fatal; 150 host start; 160 raised -> quiet
+"""
+
+
+@pytest.mark.parametrize(("script", "broken"), rows(QUIET))
+def test_a_group_whose_faults_have_ended(script, broken):
+    assert Calm().play(script) == broken
 
 
 @pytest.mark.parametrize(
@@ -219,12 +187,11 @@ def test_a_static_member_that_was_refused_while_sessions_ran_comes_back_late(cal
     ],
     ids=["names", "too-soon", "pattern", "no-subscription", "not-known", "fatal", "joining"],
 )
-def test_a_program_that_has_subscribed_and_does_not_join_is_flagged(
-    calm, state, subscription, seconds, broken
-):
+def test_a_program_that_has_subscribed_and_does_not_join_is_flagged(state, subscription, seconds, broken):
+    calm = Calm()
     host = SimpleNamespace(name="m", member_id="A", status="running", driver=SimpleNamespace(state=state))
     calm.world.active = SimpleNamespace(classic=SimpleNamespace(groups={}), groups={})
     calm.world.members, calm.world.group_id = {"m": host}, "g"
     calm.world.subscription_of = lambda _: subscription
-    calm.on_end(seconds * SECOND)
+    calm.checker.on_end(seconds * SECOND)
     assert calm.found == broken
