@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import dataclasses
 import gc
 import ipaddress
 import signal
@@ -66,70 +67,56 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Address and port of RabbitMQ's stream protocol, if it is served."""
 
 
-def serve(
-    *,
-    host: Annotated[
-        str | None,
-        Parameter(help="The address to listen on; by default 127.0.0.1: only this machine can connect."),
-    ] = None,
+@Parameter(name="*")
+@dataclasses.dataclass(frozen=True)
+class ServeOptions:
+    """What is served, where, to whom, and what is kept."""
+
+    host: str | None = None
+    """The address to listen on; by default 127.0.0.1: only this machine can connect."""
     port: Annotated[
         int | None, within(0, 65535, "The port to listen on, by default 9092; 0 takes a free one.")
-    ] = None,
+    ] = None
     brokers: Annotated[
         int, within(1, 100, "Number of brokers to serve, on consecutive ports from --port.")
-    ] = 1,
-    racks: Annotated[
-        str | None,
-        Parameter(help="The rack of each broker (broker.rack), separated by commas: a,b,c."),
-    ] = None,
-    topics: Annotated[
-        list[str] | None,
-        Parameter(help="Topics as NAME:PARTITIONS, separated by commas: orders:12,payments:6."),
-    ] = None,
-    config: Annotated[
-        list[str] | None,
-        Parameter(help="A setting by Kafka's name: group.consumer.session.timeout.ms=50000. Repeatable."),
-    ] = None,
-    journal: Annotated[
-        Path | None,
-        Parameter(help="A file that keeps topics, groups and offsets across restarts and crashes."),
-    ] = None,
-    journal_records: Annotated[
-        bool, Parameter(negative="", help="Also keep produced records in the journal.")
-    ] = False,
-    journal_repair: Annotated[
-        bool, Parameter(negative="", help="Repair a damaged journal: keep only what comes before the damage.")
-    ] = False,
+    ] = 1
+    racks: str | None = None
+    """The rack of each broker (broker.rack), separated by commas: a,b,c."""
+    topics: list[str] | None = None
+    """Topics as NAME:PARTITIONS, separated by commas: orders:12,payments:6."""
+    config: list[str] | None = None
+    """A setting by Kafka's name: group.consumer.session.timeout.ms=50000. Repeatable."""
+    journal: Path | None = None
+    """A file that keeps topics, groups and offsets across restarts and crashes."""
+    journal_records: bool = False
+    """Also keep produced records in the journal."""
+    journal_repair: bool = False
+    """Repair a damaged journal: keep only what comes before the damage."""
     sasl_user: Annotated[
         list[str] | None,
         Parameter(
             help=f"NAME:PASSWORD of a user; NAME alone takes the password from {PASSWORD_VARIABLE}. "
             "With users, clients must log in by PLAIN or SCRAM. Repeatable."
         ),
-    ] = None,
-    sasl_users: Annotated[
-        Path | None,
-        Parameter(help="A file with a line NAME:PASSWORD for each user: the process list does not show it."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, Parameter(help="PEM certificate with its chain: clients must speak TLS.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, Parameter(help="PEM key of the certificate, if it is in another file.")
-    ] = None,
+    ] = None
+    sasl_users: Path | None = None
+    """A file with a line NAME:PASSWORD for each user: the process list does not show it."""
+    tls_cert: Path | None = None
+    """PEM certificate with its chain: clients must speak TLS."""
+    tls_key: Path | None = None
+    """PEM key of the certificate, if it is in another file."""
     rabbit_stream: Annotated[
         int | None,
         within(
             0, 65535, "Also serve RabbitMQ's stream protocol on this port, from memory; 0 takes a free one."
         ),
-    ] = None,
-    trace_topic: Annotated[
-        str | None,
-        Parameter(help="Write the trace of all groups to HOST:PORT/TOPIC, or to a topic of --topics."),
-    ] = None,
-    trace_config: TraceConfig = None,
-    json: Json = False,
-) -> int:
+    ] = None
+    trace_topic: str | None = None
+    """Write the trace of all groups to HOST:PORT/TOPIC, or to a topic of --topics."""
+    trace_config: TraceConfig = None
+
+
+def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
 
     With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`.
@@ -141,29 +128,30 @@ def serve(
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.loop import new_event_loop
 
-    counts = _topics(topics or [])
+    brokers, journal, trace_topic = given.brokers, given.journal, given.trace_topic
+    counts = _topics(given.topics or [])
     if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
         raise FencepostError(f"--trace-topic {trace_topic}: expected HOST:PORT/TOPIC, or a topic of --topics")
-    if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
+    if given.trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
-    security = client_security(trace_config, "--trace-config")
-    settings = _settings(config or [])
-    rack_ids = _racks(racks, brokers)
-    host, ports = _where(host, port, brokers, settings.listeners)
-    users, tls = users_from(sasl_user or [], sasl_users), tls_from(tls_cert, tls_key)
+    security = client_security(given.trace_config, "--trace-config")
+    settings = _settings(given.config or [])
+    rack_ids = _racks(given.racks, brokers)
+    host, ports = _where(given.host, given.port, brokers, settings.listeners)
+    users, tls = users_from(given.sasl_user or [], given.sasl_users), tls_from(given.tls_cert, given.tls_key)
     configure_logs("info")
     _warn_if_open(
         settings.listeners.of_brokers(
             (host,) * brokers, ports, has_login=bool(users), has_tls=tls is not None
         )
     )
-    storage = _storage(journal, settings.groups, journal_records, journal_repair)
+    storage = _storage(journal, settings.groups, given.journal_records, given.journal_repair)
 
     async def serving() -> None:
         async with contextlib.AsyncExitStack() as stack:
             rabbit = None
-            if rabbit_stream is not None:
-                rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
+            if given.rabbit_stream is not None:
+                rabbit = StreamBroker(host=host, ports=(given.rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
             on_ready = partial(
                 _announce,
