@@ -12,6 +12,7 @@ import pytest
 from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.codec.cluster import BrokerVersions
+from fencepost.coordinator.codec.offsets import OffsetFetchCall, OffsetFetchGroup
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
@@ -19,7 +20,7 @@ from fencepost.coordinator.protocol import classic, cluster, consumer, consumer_
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.simulation.lab.conform.broker import Judge, neighbour
-from fencepost.simulation.lab.conform.deviations import DEVIATIONS
+from fencepost.simulation.lab.conform.deviations import DEVIATIONS, deviation_of
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
 from fencepost.simulation.lab.conform.exercised import NAMES, exercised
@@ -417,6 +418,30 @@ class TestRules:
             "sets.beat.rack",
         ]
         assert {*exercised(exchange)} <= NAMES.keys()
+
+    @pytest.mark.parametrize(
+        ("member_id", "epoch", "name"),
+        [(None, 0, "fetch-without-member-id"), (None, -1, None), ("A", 0, None)],
+    )
+    def test_a_fetch_that_a_broker_fails_on_is_a_known_deviation(
+        self, member_id: str | None, epoch: int, name: str | None
+    ) -> None:
+        group = OffsetFetchGroup(group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
+        exchange = ConformExchange(
+            step=Fetch(),
+            request=OffsetFetchCall(groups=(group,)),
+            version=9,
+            group_id="g",
+            answer=None,
+            ours=None,
+            before=ConformGroupView(),
+            after=ConformGroupView(),
+            records=(),
+            config=GroupCoordinatorConfig(),
+        )
+        line = 'groups[0].error_code: Kafka "UNKNOWN_SERVER_ERROR", fencepost "UNKNOWN_MEMBER_ID"'
+        found = deviation_of(exchange, [line], ends_schedule=False)
+        assert (None if found is None else found.name) == name
 
     def test_deviations_are_in_the_docs(self) -> None:
         text = (DOCS / "deviations.md").read_text(encoding="utf-8")
