@@ -429,7 +429,7 @@ class TestRules:
         group = OffsetFetchGroup(group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
         exchange = ConformExchange(
             step=Fetch(),
-            request=OffsetFetchCall(groups=(group,)),
+            request=OffsetFetchCall(groups=(group,), require_stable=False, api_version=9),
             version=9,
             group_id="g",
             answer=None,
