@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import cast
 
@@ -10,9 +11,7 @@ import pytest
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.protocol.classic import JoinGroupResponse
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-)
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment, write_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
@@ -24,92 +23,77 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers.claims import Claims, OneClaimant
 from fencepost.simulation.kernel.observers import WorldView
+from tests.unit.simulation.member_worlds import History, rows
 
 P0, P1 = (TopicPartition("x", number) for number in range(2))
 
 
-def names(findings):
-    return [name for name, _ in findings]
+class Claimed(History):
+    """A (epoch 3) claims 0; B (epoch 4) claims nothing."""
+
+    def __init__(self) -> None:
+        self.found, self.claims, self.messages = [], Claims(), []
+        self.play("0 stored A 3; 0 stored B 4; 0 claim A 0")
+
+    def take(self, findings: Iterable[tuple[str, str]]) -> None:
+        for name, message in findings:
+            self.found.append(name)
+            self.messages.append(message)
+
+    def stored(self, _: int, member_id: str, epoch: str = "") -> None:
+        self.claims.stored(member_id, int(epoch) if epoch else None)
+
+    def claim(self, _: int, member_id: str, *numbers: str) -> None:
+        self.take(self.claims.claim(member_id, [TopicPartition("x", int(one)) for one in numbers]))
+
+    def drop(self, _: int, what: str) -> None:
+        if what == "partition":
+            self.claims.drop("A", [P0])
+        elif what == "topic":
+            self.claims.drop_topic("x")
+        else:
+            self.claims.drop_all("A")
+
+    def known(self, _: int, *numbers: str) -> None:
+        """The group was a classic one, which had given A these."""
+        self.claims.known("A", frozenset(TopicPartition("x", int(one)) for one in numbers))
+
+    def assigned(self, _: int, *numbers: str) -> None:
+        chosen = frozenset(TopicPartition("x", int(one)) for one in numbers)
+        self.take(self.claims.assigned("A", chosen))
+
+    def doubt(self, _: int, is_in: str) -> None:
+        assert self.claims.is_in_doubt("A") is (is_in == "yes")
 
 
-@pytest.fixture
-def claims():
-    """A (epoch 3) claims P0; B (epoch 4) claims nothing."""
-    it = Claims()
-    it.stored("A", 3)
-    it.stored("B", 4)
-    assert not names(it.claim("A", [P0]))
-    return it
+CLAIMS = """
+two claimants: 0 claim B 0 1 -> one-claimant
+after a release: 0 drop partition; 0 claim B 0 ->
+of a zombie that was removed: 0 stored A; 0 claim B 0; 0 claim A 0 ->
+of a zombie that is away: 0 stored A -2; 0 claim B 0; 0 claim A 0 ->
+of a topic that was created again: 0 drop topic; 0 claim B 0 ->
+of what an upgraded group cannot know of: 0 known; 0 claim B 0 ->
+of what an upgraded group knows of: 0 known 0; 0 claim B 0 -> one-claimant
+of what is assigned again: 0 known; 0 assigned 0 1 | 0 claim B 0; 0 claim B 1 -> one-claimant
+of what is assigned again and not free: 0 known; 0 claim B 0 | 0 assigned 0 -> one-claimant
+of what other assignments leave unknown: 0 known; 0 assigned 1; 0 doubt yes; 0 claim B 0 ->
+of what no assignment tells: 0 known; 0 assigned; 0 doubt yes; 0 claim B 0 ->
+unknown and released: 0 known; 0 drop partition; 0 doubt no ->
+unknown and lost: 0 known; 0 drop all; 0 doubt no ->
+unknown and deleted: 0 known; 0 drop topic; 0 doubt no ->
+unknown and removed: 0 known; 0 stored A; 0 doubt no ->
+"""
 
 
-def test_two_claimants_are_flagged(claims):
-    found = list(claims.claim("B", [P0, P1]))
-    assert names(found) == ["one-claimant"]
-    assert "B (epoch 4) believes that it owns x-0, and so does A (epoch 3)" in found[0][1]
+@pytest.mark.parametrize(("script", "broken"), rows(CLAIMS))
+def test_claims(script, broken):
+    assert Claimed().play(script) == broken
 
 
-def test_a_claim_after_a_release_is_fine(claims):
-    claims.drop("A", [P0])
-    assert not names(claims.claim("B", [P0]))
-
-
-@pytest.mark.parametrize("epoch", [None, -2], ids=["removed", "static-away"])
-def test_a_zombie_may_go_on_believing(claims, epoch):
-    claims.stored("A", epoch)
-    assert not names(claims.claim("B", [P0]))
-    assert not names(claims.claim("A", [P0]))  # its callback ended late
-
-
-def test_a_topic_that_was_created_again_is_another(claims):
-    claims.drop_topic("x")
-    assert not names(claims.claim("B", [P0]))
-
-
-def upgraded(claims, *, known=frozenset()):
-    """The group of the claims was a classic one, which had given A what is known."""
-    claims.known("A", known)
-    return claims
-
-
-def test_what_an_upgraded_group_cannot_know_of_is_given_away(claims):
-    assert not names(upgraded(claims).claim("B", [P0]))
-
-
-def test_what_an_upgraded_group_knows_of_is_not(claims):
-    assert names(upgraded(claims, known=frozenset({P0})).claim("B", [P0])) == ["one-claimant"]
-
-
-def test_what_is_assigned_again_is_claimed_again(claims):
-    assert not names(upgraded(claims).assigned("A", frozenset({P0, P1})))
-    assert names(claims.claim("B", [P0])) == ["one-claimant"]
-    assert not names(claims.claim("B", [P1]))
-
-
-def test_what_is_assigned_again_must_be_free(claims):
-    assert not names(upgraded(claims).claim("B", [P0]))
-    assert names(claims.assigned("A", frozenset({P0}))) == ["one-claimant"]
-
-
-@pytest.mark.parametrize("other", [frozenset(), frozenset({P1})])
-def test_other_assignments_leave_it_unknown(claims, other):
-    assert not names(upgraded(claims).assigned("A", other))
-    assert claims.is_in_doubt("A")
-    assert not names(claims.claim("B", [P0]))
-
-
-@pytest.mark.parametrize(
-    "end",
-    [
-        lambda claims: claims.drop("A", [P0]),
-        lambda claims: claims.drop_all("A"),
-        lambda claims: claims.drop_topic("x"),
-        lambda claims: claims.stored("A", None),
-    ],
-    ids=["released", "lost", "deleted", "removed"],
-)
-def test_what_is_unknown_is_forgotten_when_it_is_let_go(claims, end):
-    end(upgraded(claims))
-    assert not claims.is_in_doubt("A")
+def test_a_finding_names_both_claimants_and_their_epochs():
+    history = Claimed()
+    history.play("0 claim B 0 1")
+    assert "B (epoch 4) believes that it owns x-0, and so does A (epoch 3)" in history.messages[0]
 
 
 class OneGroup:
