@@ -18,10 +18,9 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.reconciliation import kept_epochs
 from fencepost.simulation.streams.thread_commits import ThreadCommits
+from tests.unit.simulation.member_worlds import SECOND, History, rows
 
 ONE, OTHER = TopicPartition("orders", 1), TopicPartition("orders", 2)
-SECOND = 1_000_000
-INTERVAL_US = 5 * SECOND
 
 
 def names(findings: Iterable[tuple[str, str]]) -> list[str]:
@@ -29,92 +28,74 @@ def names(findings: Iterable[tuple[str, str]]) -> list[str]:
     return [invariant for invariant, _ in findings]
 
 
-@pytest.fixture
-def commits() -> ThreadCommits:
+class Thread(History):
     """A thread that has two partitions, and has processed ten records of one after a second."""
-    made = ThreadCommits("client-1-StreamThread-1", INTERVAL_US)
-    made.started(0)
-    made.given([ONE, OTHER])
-    made.processed(ONE, 10, made.tenure(ONE), SECOND)
-    return made
+
+    def __init__(self) -> None:
+        self.found = []
+        self.commits = ThreadCommits("client-1-StreamThread-1", 5 * SECOND)
+        self.commits.started(0)
+        self.commits.given([ONE, OTHER])
+        self.tenure, self.due = self.commits.tenure(ONE), self.commits.untried()
+        self.play("1 process 10; 1 note")
+
+    def process(self, at_us: int, offset: str, tenure: str = "") -> None:
+        """Records of its present tenure, or of the first one."""
+        self.commits.processed(ONE, int(offset), self.tenure if tenure else self.commits.tenure(ONE), at_us)
+
+    def note(self, _: int) -> None:
+        """It decides to give up what it has not tried to commit."""
+        self.due = self.commits.untried([ONE])
+
+    def begins(self, at_us: int, offset: str = "10", why: str = "in-time") -> None:
+        self.found += names(self.commits.begins({ONE: int(offset)}, at_us, in_time=why == "in-time"))
+
+    def ends(self, at_us: int) -> None:
+        """The commit is refused, or has succeeded."""
+        self.commits.ended(at_us)
+
+    def commit(self, at_us: int, offset: str = "10", why: str = "in-time") -> None:  # type: ignore[override]
+        self.begins(at_us, offset, why)
+        self.commits.committed({ONE: int(offset)})
+        self.ends(at_us)
+
+    def polls(self, at_us: int) -> None:
+        self.found += names(self.commits.polls(at_us))
+
+    def give_up(self, _: int) -> None:
+        self.found += names(self.commits.gives_up(self.due))
+
+    def taken(self, _: int) -> None:
+        self.commits.taken([ONE])
+
+    def given(self, _: int) -> None:
+        self.commits.given([ONE])
+
+    def clean(self, _: int) -> None:
+        assert self.commits.untried() == set()
 
 
-def commit(commits: ThreadCommits, at_us: int, offset: int = 10, *, in_time: bool = True) -> list[str]:
-    """Commit an offset, which succeeds at once."""
-    offsets = {ONE: offset}
-    found = names(commits.begins(offsets, at_us, in_time=in_time))
-    commits.committed(offsets)
-    commits.ended(at_us)
-    return found
+COMMITS = """
+by the interval, and when it gives up: 4 polls; 5 commit; 6 process 20; 6 note; 7 commit 20 release;
+    7 give_up; 7 taken; 60 polls ->
+of a partition that was taken away: 1 taken; 5 commit -> commit-while-owned
+of a partition that came back: 1 taken; 1 given; 10 commit -> commit-within-processed
+of an earlier tenure: 1 taken; 1 given; 2 process 20 before; 2 clean; 5 commit 20 -> commit-within-processed
+ahead of what was processed: 5 commit 11 -> commit-within-processed
+before the interval: 4 commit; 9 commit -> commits-go-on
+before the next interval: 5 commit; 9 commit; 9 commit 10 release -> commits-go-on
+never: 6 polls | 6.002 polls -> commits-go-on
+refused, and due one interval later: 5 begins; 11 ends; 11 polls | 12 polls -> commits-go-on
+none before a release: 1 give_up -> commit-before-release
+none of the last records before a release: 5 commit; 6 process 20; 6 note; 6 give_up -> commit-before-release
+ended but not tried: 5 ends; 5 give_up -> commit-before-release
+tried and refused before a release: 5 ends; 5 begins; 5 give_up ->
+"""
 
 
-def test_a_thread_that_commits_by_the_interval_and_when_it_gives_up(commits: ThreadCommits) -> None:
-    assert names(commits.polls(4 * SECOND)) == []
-    assert commit(commits, 5 * SECOND) == []
-    commits.processed(ONE, 20, commits.tenure(ONE), 6 * SECOND)
-    due = commits.untried([ONE])
-    assert due == {ONE}
-    assert commit(commits, 7 * SECOND, 20, in_time=False) == []
-    assert names(commits.gives_up(due)) == []
-    commits.taken([ONE])
-    assert names(commits.polls(60 * SECOND)) == []
-
-
-def test_a_commit_of_a_partition_that_was_taken_away_is_seen(commits: ThreadCommits) -> None:
-    commits.taken([ONE])
-    assert commit(commits, 5 * SECOND) == ["commit-while-owned"]
-    commits.given([ONE])
-    assert commit(commits, 10 * SECOND) == ["commit-within-processed"]
-
-
-def test_records_of_an_earlier_tenure_are_not_to_be_committed(commits: ThreadCommits) -> None:
-    tenure = commits.tenure(ONE)
-    commits.taken([ONE])
-    commits.given([ONE])
-    commits.processed(ONE, 20, tenure, 2 * SECOND)
-    assert commits.untried() == set()
-    assert commit(commits, 5 * SECOND, 20) == ["commit-within-processed"]
-
-
-def test_a_commit_ahead_of_what_was_processed_is_seen(commits: ThreadCommits) -> None:
-    assert commit(commits, 5 * SECOND, 11) == ["commit-within-processed"]
-
-
-def test_a_commit_before_the_interval_is_seen(commits: ThreadCommits) -> None:
-    assert commit(commits, 4 * SECOND) == ["commits-go-on"]
-    assert commit(commits, 9 * SECOND) == []
-    assert commit(commits, 13 * SECOND) == ["commits-go-on"]
-    assert commit(commits, 13 * SECOND, in_time=False) == []
-
-
-def test_a_thread_that_polls_on_without_a_commit_is_seen(commits: ThreadCommits) -> None:
-    assert names(commits.polls(6 * SECOND)) == []
-    assert names(commits.polls(6 * SECOND + 2_000)) == ["commits-go-on"]
-
-
-def test_a_commit_that_was_refused_is_due_one_interval_later(commits: ThreadCommits) -> None:
-    assert names(commits.begins({ONE: 10}, 5 * SECOND, in_time=True)) == []
-    commits.ended(11 * SECOND)  # it took longer than the interval: the next poll comes first
-    assert names(commits.polls(11 * SECOND)) == []
-    assert names(commits.polls(12 * SECOND)) == ["commits-go-on"]
-
-
-@pytest.mark.parametrize("offset", [None, 10])
-def test_a_partition_that_is_given_up_without_its_last_commit_is_seen(
-    commits: ThreadCommits, offset: int | None
-) -> None:
-    if offset is not None:
-        commit(commits, 5 * SECOND)
-        commits.processed(ONE, 20, commits.tenure(ONE), 6 * SECOND)
-    assert names(commits.gives_up(commits.untried())) == ["commit-before-release"]
-
-
-def test_a_commit_that_is_refused_does_not_hold_up_a_release(commits: ThreadCommits) -> None:
-    due = commits.untried()
-    commits.ended(5 * SECOND)
-    assert names(commits.gives_up(due)) == ["commit-before-release"]
-    assert names(commits.begins({ONE: 10}, 5 * SECOND, in_time=True)) == []
-    assert names(commits.gives_up(due)) == []
+@pytest.mark.parametrize(("script", "broken"), rows(COMMITS))
+def test_commits_of_a_thread(script: str, broken: list[str]) -> None:
+    assert Thread().play(script) == broken
 
 
 @pytest.mark.parametrize(
