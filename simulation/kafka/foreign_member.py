@@ -27,6 +27,8 @@ from fencepost.simulation.kernel.host import Host
 _BEATS: Final = 12
 _TRIES: Final = 20
 _PAUSE_US: Final = 1_000_000
+_LIFE_US: Final = 30_000_000
+"""The time after which it makes no more mistakes: responses may be slow, and the run has an end."""
 _REBALANCE_TIMEOUT_MS: Final = 10_000
 
 
@@ -50,14 +52,18 @@ class ForeignMember:
         """Live the whole life, with the topics of this image. It ends early if the member is fenced."""
         everything = {topic.topic_id: tuple(range(topic.partitions)) for topic in image.by_name.values()}
         names = tuple(sorted(image.by_name))
+        end_us = self._host.loop.now_us + _LIFE_US
         for _ in range(_BEATS):
             before = self._epoch
             if not await self._go_on(names):
                 return
             commits = self._commits(ids.TopicPartition(names[0], 0))
             for request in (*self._mistakes(before, everything), *commits):
-                await self._send(request)
+                if self._host.loop.now_us < end_us:
+                    await self._send(request)
             await self._host.pause_us(_PAUSE_US)
+            if self._host.loop.now_us >= end_us:
+                break
         if self._number % 2:
             for _ in range(2):
                 await self._send(msgspec.structs.replace(self._beat, member_epoch=ids.LEAVE_EPOCH))

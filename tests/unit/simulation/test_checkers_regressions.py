@@ -70,6 +70,8 @@ def test_a_seed_that_once_failed_passes(scenario, seed):
         # A member did not learn from the response to a commit that it had replaced.
         ("coordinator-failover", 20000, "network.latency=1s"),
         ("static-migration", 20002, "network.latency=1s"),
+        # A client that makes mistakes had not made them all when the group was to be quiet.
+        ("foreign-members", 30002, "network.latency=1s"),
         # A node took the response to an earlier update for the one to its last.
         ("sac-operators", 20000, "network.latency=1s"),
         # Removals were timed by the responses that told of them.
