@@ -177,6 +177,7 @@ class Callbacks(Checker):
         """Check that a member that joins owns nothing."""
         if target == JOINING or event == RELEASED:
             self.report_all(self.hosts[host].emptied("joined"))
+            self.hosts[host].tells_rest = False  # what it released was of another membership
         elif event == PASS_FINISHED:
             self.report_all(self.hosts[host].acknowledges())
         elif target == PREPARE_LEAVING:
