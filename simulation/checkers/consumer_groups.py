@@ -241,7 +241,7 @@ class ConsumerGroupJudge:
             counts = f"{len(group.partition_epochs)} partitions, members hold {self.holders.total}"
             yield "owners-map", f"{group_id}: the map has {counts}"
         if step.touched.described or step.touched.ends:
-            yield from _derived(group)
+            yield from _derived(step, group)
 
 
 def _epochs(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
@@ -253,8 +253,9 @@ def _epochs(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
         yield "epochs-monotone", f"the epochs of {group_id} and its target fell {fell}"
     if target > group.group_epoch:
         yield "epochs-ordered", f"{group_id} has target epoch {target} at group epoch {group.group_epoch}"
-    if raised == 0 and not step.members and not step.touched.expressions:
-        return
+    requested = isinstance(step.event, RebalanceRequested)
+    if raised == 0 and not step.touched.described and not requested:
+        return  # no input has changed
     for change in step.members:
         before, after = change.before, change.after
         if not raised and before and after and model.subscribes_otherwise(before, after):
@@ -265,7 +266,7 @@ def _epochs(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
             )
     if step.is_load or step.touched.converted:
         return
-    pairs, requested = list(step.pairs()), isinstance(step.event, RebalanceRequested)
+    pairs = list(step.pairs())
     due = (
         "a rebalance was requested"
         if requested
@@ -410,18 +411,12 @@ def _tombstones(step: GroupStep) -> Iterator[Finding]:
             yield "journal-batches", f"the tombstones of {member_id} of {step.group_id} are of types {types}"
 
 
-def _derived(group: ConsumerGroup) -> Iterator[Finding]:
+def _derived(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
     """Check that the group keeps nothing of former members, and knows its static ones by their names."""
-    members = group.members
-    static = {
-        (each.instance_id, member_id) for member_id, each in members.items() if each.instance_id is not None
-    }
-    if group.static_members.items() != static:
+    members, static = group.members, step.instances
+    if group.static_members != static:
         named = sorted(group.static_members.items())
-        yield (
-            "static-bijection",
-            f"{group.group_id} has static members {sorted(static)}, instance ids of {named}",
-        )
+        yield "static-bijection", f"{group.group_id} has {sorted(static.items())}, instance ids of {named}"
     if not group.targets.keys() <= members.keys():
         yield "bounded-memory", f"{group.group_id} keeps targets of {sorted(group.targets.keys() - members)}"
     if group.resolved and (foreign := group.resolved.keys() - {each.regex for each in members.values()}):

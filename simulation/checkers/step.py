@@ -69,17 +69,12 @@ class KnownGroup:
 
     def settle(self, step: GroupStep) -> None:
         """Take the event in, once every judge has seen it."""
-        for change in step.members:
-            old = None if change.before is None else change.before.instance_id
-            if old is not None and self.instances.get(old) == change.member_id:
-                del self.instances[old]
+        self.instances = step.instances
         for change in step.members:
             if change.after is None:
                 self.members.pop(change.member_id, None)
-                continue
-            self.members[change.member_id] = change.after
-            if change.after.instance_id is not None:
-                self.instances[change.after.instance_id] = change.member_id
+            else:
+                self.members[change.member_id] = change.after
         for member_id, _, target in step.targets:
             if target is None:
                 self.targets.pop(member_id, None)
@@ -126,6 +121,21 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
             found.pop(text, None)
             if value is not None:
                 found[text] = value.topics
+        return found
+
+    @property
+    def instances(self) -> dict[str, MemberId]:
+        """The static members by their instance ids after the event; an id stays with its member."""
+        if not self.touched.described:
+            return self.known.instances
+        found = dict(self.known.instances)
+        for change in self.members:
+            old = None if change.before is None else change.before.instance_id
+            if old is not None and found.get(old) == change.member_id:
+                del found[old]
+        for change in self.members:
+            if change.after is not None and change.after.instance_id is not None:
+                found.setdefault(change.after.instance_id, change.member_id)
         return found
 
     def predecessor(self, after: ConsumerGroupMember) -> ConsumerGroupMember | None:

@@ -131,7 +131,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def process(self, event: Any) -> Outcome:
         """Run one step, and judge it."""
-        outcome = self.runtime.step(event, self.now_ms)
+        outcome: Outcome = self.runtime.step(event, self.now_ms)
         self.judge.on_coordinator_step(HOST, event, outcome, self.now_ms * 1_000)
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
