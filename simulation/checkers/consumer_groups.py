@@ -417,8 +417,11 @@ def _derived(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
     if group.static_members != static:
         named = sorted(group.static_members.items())
         yield "static-bijection", f"{group.group_id} has {sorted(static.items())}, instance ids of {named}"
-    if not group.targets.keys() <= members.keys():
-        yield "bounded-memory", f"{group.group_id} keeps targets of {sorted(group.targets.keys() - members)}"
+    if len(group.targets) > len(members):
+        yield (
+            "bounded-memory",
+            f"{group.group_id} has {len(members)} members and {len(group.targets)} targets",
+        )
     if group.resolved and (foreign := group.resolved.keys() - {each.regex for each in members.values()}):
         yield (
             "regexes-subscribed",
@@ -525,7 +528,8 @@ def check_reply(
         for name, right in model.description(request, before).items():
             if (stored := getattr(after, name)) != right:
                 yield "heartbeat-recorded", f"{who} is stored with {name} {stored!r} instead of {right!r}"
-    was, now = (model.NEW if each is None else Standing.of(each) for each in (before, after))
+    was = model.NEW if before is None else Standing.of(before)
+    now = model.NEW if after is None else Standing.of(after)
     epoch, assignment = model.response(request, was, now)
     if reply.member_epoch != epoch or (not leaves and reply.heartbeat_interval_ms <= 0):
         told = f"{reply.member_epoch}, and an interval of {reply.heartbeat_interval_ms} ms"

@@ -166,9 +166,11 @@ class Coordination(_GroupsChecker):
             judge.timeouts.takes(event, outcome, now_ms)
         self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(host, live, event, outcome, now_ms)
-        judged = self.has_the_time and not self._failing
-        if judged and any(each.timeouts.is_due(now_ms) for each in self._judges.values()):
-            self._look_at_timeouts(live, now_ms)
+        if self.has_the_time and not self._failing:
+            for each in self._judges.values():
+                if each.timeouts.is_due(now_ms):
+                    self._look_at_timeouts(live, now_ms)
+                    break
 
     def _topics_changed(self, host: str, live: GroupCoordinator) -> Iterator[Finding]:
         self._verified.clear()  # groups have to notice
@@ -188,7 +190,7 @@ class Coordination(_GroupsChecker):
             self._expressions[group_id].waits_no_more()  # it ends a lookup, also that of a group that is gone
         if group is None or not self.has_the_time:
             return
-        if group.counts.regexes or self._expressions[group_id].used:
+        if group.counts.regexes or group_id in self._expressions:
             _, created = self._topics.get(host, (None, 0))
             refresh_ms = live.config.group_consumer_regex_refresh_interval_ms
             self.report_all(
@@ -218,8 +220,8 @@ class Coordination(_GroupsChecker):
         if failed and outcome.records and not makes_a_group(event, outcome, self._shadow.coordinator):
             yield "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
         named = touched_groups(outcome.records)
-        if type(event) is ConsumerGroupHeartbeatRequest and not failed:
-            named.setdefault(event.group_id, Touched())
+        if type(event) is ConsumerGroupHeartbeatRequest and not failed and event.group_id not in named:
+            named[event.group_id] = Touched()
         before: dict[MemberId, ConsumerGroupMember | None] = {}
         for step in self._tracker.steps(named, live.groups, live.image, event, outcome, now_ms=now_ms):
             yield from self._step(live, step)
@@ -229,20 +231,22 @@ class Coordination(_GroupsChecker):
 
     def _step(self, live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
         """Judge the effects of an event on one group."""
-        judge, settings, touched = self._judge(step.group_id), live.settings(step.group_id), step.touched
-        if self.has_the_time:
-            yield from judge.timeouts.check_removals(step, settings.session_timeout_ms)
-        yield from judge.check(step)
-        if self.has_the_time and touched.new_targets and not touched.converted:
-            yield from check_new_target(step, settings.assignment_interval_ms, live.config.release_version)
-        if touched.new_targets or any(change.lost for change in step.members):
-            self._verified.clear()  # others may get what was released
-        for change in step.members:
-            self._verified.pop(change.member_id, None)
+        judge, touched = self._judge(step.group_id), step.touched
+        if step.outcome.records:
+            settings = live.settings(step.group_id)
+            if self.has_the_time:
+                yield from judge.timeouts.check_removals(step, settings.session_timeout_ms)
+            yield from judge.check(step)
+            yield from check_soft_state(live, step)
+            if self.has_the_time and touched.new_targets and not touched.converted:
+                release = live.config.release_version
+                yield from check_new_target(step, settings.assignment_interval_ms, release)
+            if touched.new_targets or any([change.lost for change in step.members]):
+                self._verified.clear()  # others may get what was released
+            for change in step.members:
+                self._verified.pop(change.member_id, None)
         if isinstance(step.event, ConsumerGroupHeartbeatRequest):
             yield from self._replied(live, judge, step, step.event)
-        if step.outcome.records:
-            yield from check_soft_state(live, step)
         if step.group is None:
             del self._judges[step.group_id]
 
@@ -316,7 +320,8 @@ class Coordination(_GroupsChecker):
             reply: Any = outcome.reply
             if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
                 self._judges[event.group_id].timeouts.heard[event.member_id] = now_us // 1000
-                self._look_at_expressions(host, live, event, outcome, now_us // 1000)
+                if event.group_id in self._expressions:
+                    self._look_at_expressions(host, live, event, outcome, now_us // 1000)
                 return
             self._verified[event.member_id] = outcome
         self.on_coordinator_step(host, event, outcome, now_us)

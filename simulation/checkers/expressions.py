@@ -29,8 +29,6 @@ class Expressions:
     def __init__(self) -> None:
         self._looked = _NEVER
         """Time of the last lookup of topics, and the version of the image that was used."""
-        self.used = False
-        """True if members subscribe by expression, or did."""
         self._waits = False
         """True if the topics are being looked up."""
 
@@ -60,7 +58,6 @@ class Expressions:
         if isinstance(event, RegularExpressionsResolved):
             yield from _resolved(event, outcome, used, image, now_ms)
             return
-        self.used = bool(used)
         asked = [each for each in outcome.effects if isinstance(each, ResolveRegularExpressions)]
         for effect in asked:
             since_ms = now_ms - min(before, self._looked)[0]

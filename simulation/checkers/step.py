@@ -180,7 +180,9 @@ class Tracker:
         `named` is the result of `touched_groups` for these records.
         """
         for group_id, touched in named.items():
-            known = self.groups.setdefault(group_id, KnownGroup())
+            known = self.groups.get(group_id)
+            if known is None:
+                known = self.groups[group_id] = KnownGroup()
             group = groups.get(group_id)
             members = {} if group is None else group.members
             targets = {} if group is None else group.targets

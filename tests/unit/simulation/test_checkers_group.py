@@ -307,7 +307,7 @@ def keep_a_topic(history):
         (forget_owners, [*B_JOINS, target("A", x=(0, 1)), target("B", x=(2, 3)), target_epoch(3)],
          "owners-map"),
         (name_another_instance, B_JOINS, "static-bijection"),
-        (keep_a_target, B_JOINS, "bounded-memory"),
+        (keep_a_target, [subscribes("A", "x")], "bounded-memory"),
         (keep_a_topic, [*gone("A"), epoch(3)], "empty-group"),
     ],
 )  # fmt: skip
