@@ -78,6 +78,8 @@ class StreamsCoordination(Checker):
         heartbeat that failed: it may have been one."""
         self._untold: set[MemberId] = set()
         """Members that were sent tasks, and have not received them."""
+        self._anew: set[MemberId] = set()
+        """Members whose last request is a join or a leave: an earlier response means nothing to them."""
         self._log_failures = 0
         """Number of faults that make the log refuse records now."""
         self._log_failed_ms: int | None = None
@@ -133,17 +135,24 @@ class StreamsCoordination(Checker):
                 self._replay(coordinator)
         self._late(group, now_ms)
 
+    def on_member_request(self, host: str, request: Any, now_us: int) -> None:
+        """Note whether a member joins or leaves."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest):
+            change = self._anew.add if request.member_epoch <= JOIN_EPOCH else self._anew.discard
+            change(request.member_id)
+
     def on_member_response(self, host: str, request: Any, response: Any, now_us: int) -> None:
         """Judge what a member makes of a response: tasks are sent once, and again to a member that joins.
 
-        A member that missed a response with tasks takes the next one without tasks as a reason to join.
+        A member that missed a response with tasks takes the next one without tasks as a reason to join. One
+        that already joins or leaves ignores it.
         """
         if not isinstance(request, ConsumerGroupHeartbeatRequest) or isinstance(response, Exception):
             return
         member_id = request.member_id
         if request.member_epoch < JOIN_EPOCH or response.assignment is not None:
             self._untold.discard(member_id)
-        elif member_id in self._untold and not response.error_code:
+        elif member_id in self._untold - self._anew and not response.error_code:
             self._untold.remove(member_id)
             self.report("streams-reconciles", f"{member_id} goes on, and missed the response with its tasks")
 

@@ -453,6 +453,17 @@ def test_a_member_that_missed_its_tasks_joins_again(received: bool, joins: bool)
     assert scene.found == ([] if received or joins else ["streams-reconciles"])
 
 
+@pytest.mark.parametrize(("last", "found"), [(-1, []), (0, []), (1, ["streams-reconciles"])])
+def test_a_member_that_joins_or_leaves_ignores_an_earlier_response(last: int, found: list[str]) -> None:
+    scene = Scene()
+    scene.beat(A)
+    for epoch in (1, last):
+        request = consumer.ConsumerGroupHeartbeatRequest(group_id="g", member_id=A, member_epoch=epoch)
+        scene.checker.on_member_request("a", request, scene.now_ms * 1_000)
+    receives(scene, epoch=1, tasks=None)
+    assert scene.found == found
+
+
 def receives(
     scene: Scene, *, epoch: int, tasks: dict[str, tuple[int, ...]] | None, error: ErrorCode = ErrorCode.NONE
 ) -> None:
