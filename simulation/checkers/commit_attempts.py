@@ -44,7 +44,6 @@ class CommitAttempts:
         "_calls_back",
         "_ended_us",
         "_first_us",
-        "_has_released",
         "_host",
         "_last",
         "_limit_us",
@@ -52,6 +51,7 @@ class CommitAttempts:
         "_sent_in",
         "_since_us",
         "codes",
+        "has_released",
         "state",
     )
 
@@ -64,7 +64,7 @@ class CommitAttempts:
         self._ended_us = -1
         """Time of the response to it; -1 while it is in flight."""
         self._calls_back = False
-        self._has_released = False
+        self.has_released = False
         """True if a callback ran since the application's last commit ended."""
         self.codes: frozenset[ErrorCode] = frozenset()
         """The errors in that response; one that stands for none if there was no response."""
@@ -131,19 +131,19 @@ class CommitAttempts:
     def told(self, code: ErrorCode) -> Iterator[Finding]:
         """Check the result of the application's commit: it is that of the last request."""
         ended = self._last is not None and self._ended_us >= 0 and not self._calls_back
-        is_late = self._has_released and code is _STALE  # a part of it was not committed in time
+        is_late = self.has_released and code is _STALE  # a part of it was not committed in time
         if ended and bool(code) != bool(self.codes) and not is_late:
             yield (
                 "commits-end",
                 f"{self._host} reports {code.name} for a commit to its application, the response was"
                 f" {self._names or 'that it is committed'}",
             )
-        self._last, self._has_released = None, False
+        self._last, self.has_released = None, False
 
     def callback(self, phase: str) -> None:
         """Note that a callback began or ended: it may commit, too, and its partitions leave all commits."""
         self._calls_back = phase == "begin"
-        self._has_released = True
+        self.has_released = True
         self._last, self._ended_us, self._open = None, -1, frozenset()
 
 
@@ -165,8 +165,10 @@ class CommitRetries(Checker):
         return self.world.scenario.application.commit == "sync"
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh with a new process, and after it stood still."""
-        self._attempts.pop(host, None)
+        """Start afresh with a new process, and after it stood still: only a release before counts then."""
+        before = self._attempts.pop(host, None)
+        if before is not None and what in ("freeze", "thaw"):
+            self._attempts[host].has_released = before.has_released
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Note the state."""

@@ -57,6 +57,8 @@ commits something else: 1 commit 5 STALE; 2 commit 6 ->
 ASYNC = """
 is told that it was too late: 1 commit 5; 1 call revoked end 0; 1 told STALE ->
 is told that it is too late: 1 call revoked end 0; 1 commit 5; 1 told STALE ->
+is told after it stood still: 1 call revoked end 0; 2 host freeze; 3 host thaw; 3 commit 5; 3 told STALE ->
+is another process: 1 call revoked end 0; 2 host start; 3 commit 5; 3 told STALE -> commits-end
 """
 TOLD = """\
 is told the success: 1 commit 5; 1 told NONE | 2 told NONE ->
