@@ -159,7 +159,7 @@ class ConsumerGroupJudge:
         if (
             change.gained
             or change.lost
-            or is_away
+            or got.epoch < was.epoch
             or before is None
             or stored is not before.assignment_epochs
         ):

@@ -347,15 +347,16 @@ Since: TypeAlias = Mapping[ids.TopicId, Mapping[int, int]]
 def held_since(known: Since, before: Standing, after: Standing) -> dict[ids.TopicId, dict[int, int]]:
     """Return the epoch since when each partition is held after a step (KIP-1251).
 
-    That epoch stays while the partition is held: otherwise late commits of its member are refused. One that
-    comes, or comes back before it was released, has the epoch that the member reaches with it.
+    That epoch stays while the partition is held: otherwise late commits of its member are refused. It never
+    exceeds the member's. A partition that comes, or comes back before it was released, has the epoch that the
+    member reaches with it.
     """
     is_away, since = after.epoch == ids.STATIC_LEAVE_EPOCH, dict[ids.TopicId, dict[int, int]]()
     for part, stays in ((after.assigned, before.assigned), (after.revoking, after.revoking)):
         for topic_id, numbers in part.items():
             staying, epochs = () if is_away else stays.get(topic_id, ()), known.get(topic_id, {})
             fresh, of_topic = max(after.epoch, 0), since.setdefault(topic_id, {})
-            of_topic.update({n: epochs.get(n, fresh) if n in staying else fresh for n in numbers})
+            of_topic.update({n: min(epochs.get(n, fresh), fresh) if n in staying else fresh for n in numbers})
     return since
 
 

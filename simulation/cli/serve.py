@@ -70,7 +70,7 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 @Parameter(name="*")
 @dataclasses.dataclass(frozen=True)
 class ServeOptions:
-    """What is served, where, to whom, and what is kept."""
+    """Options of the endpoint: its addresses, its protocols, who may connect, and what it keeps."""
 
     host: str | None = None
     """The address to listen on; by default 127.0.0.1: only this machine can connect."""

@@ -311,7 +311,7 @@ COORDINATOR_MUTANTS: Final = (
         "stale-instance-entry",
         "KAFKA-20747",
         "The instance id of a removed member still points to that member.",
-        ("static-bijection", "bounded-memory"),
+        ("static-bijection",),
         ("static-rolling-deploy",),
         (instead_of(ConsumerGroup, "_forget_instance", _does_nothing),),
     ),
