@@ -517,7 +517,11 @@ class Requests(Checker):
                 self._asks_for_assignor(host, request)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
-            if sender.state == FATAL or (self._commits_by_itself and sender.state not in _COMMITTING):
+            # A producer does not know its consumer: it retries until the application loses the partitions.
+            retried = request.is_transactional and request.offsets.keys() <= sender.holds
+            if (sender.state == FATAL and not retried) or (
+                self._commits_by_itself and sender.state not in _COMMITTING
+            ):
                 self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
             if not request.offsets:
                 self.report("commit-while-owned", f"{host} sends a commit without offsets")

@@ -272,8 +272,9 @@ class Transactions(Checker):
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             self._commit(event, reply)
         elif isinstance(event, TransactionEnded):
-            if not outcome.records and self.world.journal_fails:
-                return
+            had_staged = bool(self._offsets.staged.get(event.producer_id))
+            if had_staged and not outcome.records and self.world.journal_fails:
+                return  # it could not be written, and is sent again; without offsets nothing is written
             yield from self._producers.told(event.producer_id, commit=event.commit)
             yield from self._offsets.end(event, outcome.records, live.image.by_name)
             yield from self._records.ended(event.producer_id, commit=event.commit)

@@ -285,10 +285,14 @@ class Requested(History):
         self.send(at_us, it, "join")
         self.checker.on_member_response("m", it, response("1/5000"), at_us)
 
-    def offsets(self, at_us: int, *numbers: str) -> None:
+    def offsets(self, at_us: int, numbers: str = "", producer_id: str = "-1") -> None:
         """A commit of a process without a membership."""
         values = {one: OffsetAndMetadata(offset=1) for one in partitions(numbers)}
-        self.send(at_us, OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets=values))
+        who = {"member_id": "m", "member_epoch": -1, "producer_id": int(producer_id)}
+        self.send(at_us, OffsetCommitRequest(group_id="g", offsets=values, **who))
+
+
+FAILED = "0 call assigned begin+end 0; 0 move fatal_error JOINING FATAL"
 
 
 @pytest.mark.parametrize(
@@ -302,6 +306,10 @@ class Requested(History):
         ("auto", "0 move fenced JOINING FENCED; 1 offsets 0", ["commit-while-owned"]),
         ("manual", "0 move fatal_error JOINING FATAL; 1 offsets 0", ["commit-while-owned"]),
         ("manual", "0 move joined JOINING JOINING; 1 offsets", ["commit-while-owned"]),
+        ("transaction", f"{FAILED}; 1 call lost begin 0; 2 offsets 0 7", []),  # its producer retries
+        ("transaction", f"{FAILED}; 1 call lost begin 0; 2 offsets 0", ["commit-while-owned"]),
+        ("transaction", f"{FAILED}; 1 call lost begin 0; 2 offsets 01 7", ["commit-while-owned"]),
+        ("transaction", f"{FAILED}; 1 call lost begin+end 0; 2 offsets 0 7", ["commit-while-owned"]),
     ],
 )
 def test_requests_of_a_process(commit, script, broken):

@@ -67,6 +67,10 @@ def test_a_seed_that_once_failed_passes(scenario, seed):
     [
         # An offset had expired, and its records were processed from the beginning.
         ("transactions-and-plain-commits", 20001, "transactions.plain=0"),
+        # A producer retried after its consumer had failed for good.
+        ("transactions-and-plain-commits", 30008, "network.latency=1s"),
+        # A marker of a transaction without offsets reached the group while its log failed.
+        ("transactions-and-plain-commits", 30009, "network.latency=1s"),
         # A member did not learn from the response to a commit that it had replaced.
         ("coordinator-failover", 20000, "network.latency=1s"),
         ("static-migration", 20002, "network.latency=1s"),

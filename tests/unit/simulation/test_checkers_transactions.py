@@ -124,6 +124,11 @@ class Scene:
         """The group is told."""
         self.step(TransactionEnded(group_id="g", producer_id=7, commit=end == "commit"))
 
+    def log(self, state: str) -> None:
+        """The logs fail, or work again."""
+        self.world.journal_fails = state == "fails"
+        self.tamper = changed(records=()) if self.world.journal_fails else changed()
+
     def over(self) -> None:
         self.ask(MarkersWritten(**BOTH, producer_epoch=0))
 
@@ -242,6 +247,9 @@ def test_a_step_that_goes_wrong(script: str, tamper: Any, broken: str) -> None:
         (STAGED + "; decide abort =NONE; ended abort; over; stored none", ""),
         (STAGED + "; decide abort; ended commit", "transaction-decided"),
         (STAGED + "; decide; over", "transaction-decided"),
+        (STAGED + "; decide; log fails; ended; log works; over", "transaction-decided"),
+        (STAGED + "; decide; log fails; ended; log works; ended; over", ""),
+        ("begin; add; decide; log fails; ended; log works; over", ""),  # nothing to write
         (STAGED + "; wait 200000; finish", "transaction-ends"),
         (OVER + "; stage 9 5; decide; ended", ""),
         (OVER + "; stage 9 3; decide; ended", "exactly-once"),
