@@ -41,7 +41,7 @@ class TopicSetting(NamedTuple):
     config_type: ConfigType
     read: _Read
     broker: str = ""
-    """The broker's setting that a topic inherits; empty if there is none, or it is one of `TIME_SETTINGS`."""
+    """The broker's setting that a topic inherits. Empty if it inherits none, or one of `TIME_SETTINGS`."""
 
 
 _WHOLE = re.compile("[+-]?[0-9]{1,1000}")

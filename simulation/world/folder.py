@@ -12,8 +12,6 @@ from typing import Final
 
 _COPIED_BYTES: Final = 1_000_000
 """Files up to this size are copied, so that a run may change them."""
-
-
 _LEFT: Final[list[str]] = []
 """The working directories that runs have left for their own, outermost first."""
 
