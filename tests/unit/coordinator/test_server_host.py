@@ -28,6 +28,7 @@ from fencepost.coordinator.server.groups import ServedHooks, ask
 from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.turns import Share
+from tests.waiting import until
 
 IMAGE = TopicsImage.of(
     Topic(topic_id=f"topic-id-{name:>013}", name=name, partitions=2)
@@ -118,8 +119,7 @@ async def test_the_slices_of_expressions_take_turns_with_the_work_of_clients(hos
     heavy.due_s = 1.0
     hooks.later(work("expression"))
     hooks.turns.run(Share(), lambda: hooks.turns.run(heavy, lambda: ran.append("heavy")))
-    while len(ran) < 4:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: len(ran) == 4, found=lambda: ran)
     assert ran == ["expression", "expression", "expression", "heavy"]
 
 
