@@ -2,7 +2,7 @@
 
     python benchmarks/simulation.py [--members N] [--partitions N] [--duration 1h] [--only NAME] [--json]
 
-Checkers are on everywhere; the trace is written as Parquet where it says so. CPU seconds are the process's
+Judges are on everywhere; the trace is written as Parquet where it says so. CPU seconds are the process's
 own: on a shared machine they say more than wall time, and still too much. All on one core.
 
 - plain: what asyncio alone can do here, as a measure of the machine: tasks that wait for a future with a
@@ -12,7 +12,7 @@ own: on a shared machine they say more than wall time, and still too much. All o
   virtual hour. Budget: 30 s. `plain_s` is what plain asyncio takes for as many heartbeats, before and after.
 - library: one run of each scenario that ships.
 - memory: what one more member adds, at ten partitions a member, with its share of the coordinator, the
-  logs and the checkers; measured between two group sizes. Budget: 25 kB.
+  logs and the judges; measured between two group sizes. Budget: 25 kB.
 """
 
 from __future__ import annotations
@@ -167,13 +167,13 @@ def small(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def memory(args: argparse.Namespace) -> Iterator[dict[str, Any]]:
     sizes = (args.members // 4, args.members)
-    for checkers in (None, []):
-        used = [in_use(members, checkers) for members in sizes]
+    for judges in (None, []):
+        used = [in_use(members, judges) for members in sizes]
         added = (used[1] - used[0]) / (sizes[1] - sizes[0])
-        yield {"case": "memory", "checkers": checkers is None, "kb_a_member": round(added / 1e3, 1)}
+        yield {"case": "memory", "judges": judges is None, "kb_a_member": round(added / 1e3, 1)}
 
 
-def in_use(members: int, checkers: list[Any] | None) -> int:
+def in_use(members: int, judges: list[Any] | None) -> int:
     """Bytes in use at the end of a steady run, everything still there."""
     scenario = steady(members, members * 10, "2m")
     found: list[int] = []
@@ -190,7 +190,7 @@ def in_use(members: int, checkers: list[Any] | None) -> int:
     gc.collect()
     tracemalloc.start()
     try:
-        run(scenario, 1, checkers=checkers)
+        run(scenario, 1, judges=judges)
     finally:
         tracemalloc.stop()
         runs.World = original  # type: ignore[misc]

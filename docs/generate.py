@@ -43,9 +43,9 @@ from fencepost.member.machines import (
 )
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.measures import MEASURES
-from fencepost.simulation.checkers import consumer_model
-from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
+from fencepost.simulation.judge import consumer_model
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.lab.clusters.compose import repository_services
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS

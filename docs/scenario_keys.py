@@ -65,7 +65,7 @@ KEYS_WITHOUT_TEXT = {
     "ScenarioCluster.brokers": "Number of brokers that can coordinate.",
     "ScenarioNetwork.request_timeout": (
         "A member gives up a request after this time. If eight messages may take longer, no "
-        "checker judges whether the group settles."
+        "judge looks whether the group settles."
     ),
     "ScenarioApplication.max_poll_records": "Maximum number of records that one poll returns.",
     "ScenarioApplication.auto_commit_interval": "Time between two commits of processed records.",

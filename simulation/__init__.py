@@ -1,1 +1,1 @@
-"""Groups under faults in virtual time: world, scenarios, checkers, trace, campaigns, command line."""
+"""Groups under faults in virtual time: world, scenarios, judges, trace, campaigns, command line."""

@@ -107,7 +107,7 @@ def simulate(
     duration: str | None = None,
     trace: TraceSink | None = None,
 ) -> RunResult:
-    """Simulate a scenario with a seed in virtual time, with all checkers, and return the result.
+    """Simulate a scenario with a seed in virtual time, with all judges, and return the result.
 
     `scenario` is a name of the library, a TOML file, or a scenario that `load` returned. `overrides` are
     texts such as "group.members=12", as for `fencepost simulate --set`; `members`, `partitions` (a total that
@@ -132,16 +132,16 @@ def run(
     seed: int,
     *,
     plan: Draw | None = None,
-    checkers: Iterable[WorldObserver] | None = None,
+    judges: Iterable[WorldObserver] | None = None,
     trace: TraceSink | None = None,
     progress: Progress | None = None,
     max_events: int | None = None,
     raises: bool = True,
     until: Container[str] = (),
 ) -> RunResult:
-    """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces the built-in checkers.
+    """Run the scenario. `plan` replaces what the seed would draw; `judges` replaces the built-in judges.
 
-    The checkers of single active consumers and of Streams applications always run, in addition to `checkers`.
+    The judges of single active consumers and of Streams applications always run, in addition to `judges`.
 
     An exception in the simulated code ends the run and is raised. Without `raises` it becomes the last
     violation, with its type (`RAISED`), and the result covers what came before it. Exceptions of `trace` and
@@ -166,7 +166,7 @@ def run(
     beside = _Beside(trace, progress)
     recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=None if trace is None else beside)
     try:
-        prepared = _PREPARED[type(scenario)](scenario, seed, chosen, loop, recorder, checkers=checkers)
+        prepared = _PREPARED[type(scenario)](scenario, seed, chosen, loop, recorder, judges=judges)
     except BaseException:
         loop.close()
         raise

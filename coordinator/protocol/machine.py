@@ -1,4 +1,4 @@
-"""State machines as literal tables: one declaration for the code, the checkers and the docs."""
+"""State machines as literal tables: one declaration for the code, the judges and the docs."""
 
 from __future__ import annotations
 

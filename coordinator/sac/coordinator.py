@@ -115,7 +115,7 @@ class SacCoordinator:
 
     def __init__(self) -> None:
         self.state = SacState()
-        """The state, for listings and checkers."""
+        """The state, for listings and judges."""
         self._due: sac.ConnectionId | None = None
         self._handlers: Mapping[type, Callable[[Any, _Step], sac.SacReply | None]] = {
             sac.RegisterConsumer: _register,

@@ -36,7 +36,7 @@ class SacListener:
 
 
 class SacMachineObserver(Protocol):
-    """Sees the machine's steps, for traces and checkers."""
+    """Sees the machine's steps, for traces and judges."""
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
         """It moved along an arrow of its table."""

@@ -372,7 +372,7 @@ MUTANTS: Final = Analysis(
     name="mutants",
     title="Mutants killed",
     summary=(
-        "Runs of code with a known bug that was put back, and the number in which a checker saw it. Only "
+        "Runs of code with a known bug that was put back, and the number in which a judge saw it. Only "
         "campaigns have such runs; no total of violations includes them."
     ),
     columns=(

@@ -1,7 +1,7 @@
-"""The situations that a run must reach so that its checkers have something to judge, as far as a trace shows
+"""The situations that a run must reach so that its judges have something to look at, as far as a trace shows
 them.
 
-A checker that never meets its situation proves nothing. Some invariants have no situation here, because it
+A judge that never meets its situation proves nothing. Some invariants have no situation here, because it
 leaves no row of its own.
 """
 

@@ -32,7 +32,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("compare", "Run a scenario on real brokers and simulated, and compare both"),
     _command("conform", "Compare responses with a real broker's, or with recorded ones"),
     _command("explore", "Explore every interleaving of a small group, and check each state"),
-    _command("mutants", "Test the checkers: put known bugs back, one at a time"),
+    _command("mutants", "Test the judges: put known bugs back, one at a time"),
 )
 
 BY_NAME: dict[str, Command] = {command.name: command for command in COMMANDS}

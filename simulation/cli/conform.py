@@ -91,12 +91,12 @@ async def _compare(cluster: str, own: OwnCluster, asked: ConformOptions, *, json
 async def _judged(
     bootstrap: str, seed: int, requests: int, chosen: Sequence[Schedule] | None, *, json: bool
 ) -> Report:
-    from fencepost.simulation.lab.conform.broker import Judge
+    from fencepost.simulation.lab.conform.broker import ReferenceBroker
     from fencepost.simulation.lab.conform.scripts import scripted
     from fencepost.simulation.lab.conform.suite import Suite
     from fencepost.simulation.pipeline.progress import progress_for
 
-    judge = await Judge.connect(bootstrap)
+    judge = await ReferenceBroker.connect(bootstrap)
     try:
         schedules = [*scripted(judge.config)] if chosen is None else chosen
         wanted = requests if chosen is None else 0

@@ -1,4 +1,4 @@
-"""`fencepost mutants`: puts known bugs back, or changes the cores in small ways, to test the checkers."""
+"""`fencepost mutants`: puts known bugs back, or changes the cores in small ways, to test the judges."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def mutants(
     ] = False,
     list_: Annotated[bool, Parameter(name="--list", help="List the mutants without running them.")] = False,
     automatic: Annotated[
-        bool, Parameter(help="Change the cores in one place at a time, and count what the checkers notice.")
+        bool, Parameter(help="Change the cores in one place at a time, and count what the judges notice.")
     ] = False,
     sampling: Sampling = Sampling(),
     matrix: Annotated[
@@ -88,13 +88,13 @@ def mutants(
     master: Annotated[str, Parameter(help="Spark's master, for --automatic.")] = LOCAL,
     json: Json = False,
 ) -> int:
-    """Test the checkers: put known bugs back one at a time, and report which of them a checker catches.
+    """Test the judges: put known bugs back one at a time, and report which of them a judge catches.
 
     Every seed runs with the bug and without it, on all cores. A mutant is caught if healthy code passes, and
-    if a checker that is meant to see the bug reports it in at least a tenth of the seeds.
+    if a judge that is meant to see the bug reports it in at least a tenth of the seeds.
 
     With --automatic, mutants are thousands of small changes to the code of the coordinator and of the
-    members. A core's score is the share that a checker kills, out of the mutants that change what runs do.
+    members. A core's score is the share that a judge kills, out of the mutants that change what runs do.
     Exit code 1: a mutant was missed, a core scored below 90 %, or over a tenth of a core's mutants were
     never reached.
     """

@@ -1,4 +1,4 @@
-"""The observers of an embedded cluster, by group and by coordinator: trace writers and checkers."""
+"""The observers of an embedded cluster, by group and by coordinator: trace writers and judges."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Event, Outcome
-from fencepost.simulation.checkers.claims import OneClaimant
-from fencepost.simulation.checkers.classic import ClassicGroupsChecker
-from fencepost.simulation.checkers.clients import Clients
-from fencepost.simulation.checkers.coordination import Coordination
-from fencepost.simulation.checkers.journal import compare_coordinators
-from fencepost.simulation.checkers.liveness import uncovered
 from fencepost.simulation.embedded.kept_trace import KeptGroupRows, KeptTrace
 from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard, host_of
 from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
+from fencepost.simulation.judge.claims import OneClaimant
+from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.clients import Clients
+from fencepost.simulation.judge.coordination import Coordination
+from fencepost.simulation.judge.journal import compare_coordinators
+from fencepost.simulation.judge.liveness import uncovered
 from fencepost.simulation.kernel.observers import hook_lists
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import TraceRows
@@ -76,7 +76,7 @@ class GroupObservers:
             method(*arguments, self._trace.now_us)
 
     def _write(self, hook: str, *arguments: object) -> None:
-        """Write rows that checkers do not need."""
+        """Write rows that judges do not need."""
         getattr(self.trace_writer, hook)(*arguments, self._trace.now_us)
 
     def note_members(self, event: Event, outcome: Outcome) -> None:
@@ -112,7 +112,7 @@ class GroupObservers:
             self._round_members.compare(kind.members(group, {}, active.image), kind.member_state(group))
 
     def topic(self, name: str, what: str, partitions: int, guarded: Guarded) -> None:
-        """Notify checkers of a topic. The trace has one row about it for all groups."""
+        """Notify judges of a topic. The trace has one row about it for all groups."""
         for method in self.hooks["on_topic"]:
             if not isinstance(getattr(method, "__self__", None), TraceWriter):
                 guarded(method, name, what, partitions, self._trace.now_us)
@@ -127,7 +127,7 @@ class ShardObservers:
         self._guarded = guarded
         coordination = Coordination()
         coordination.has_the_time = False  # a test may move the clock
-        observers = (coordination, Clients(), ClassicGroupsChecker())
+        observers = (coordination, Clients(), ClassicGroupsJudge())
         for observer in observers:
             observer.attach(replayed, partial(trace.report, ""))
         self._hooks = hook_lists(observers)

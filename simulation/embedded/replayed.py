@@ -1,4 +1,4 @@
-"""The replayed worlds of an embedded cluster, by shard and by group, for checkers and trace writers."""
+"""The replayed worlds of an embedded cluster, by shard and by group, for judges and trace writers."""
 
 from __future__ import annotations
 

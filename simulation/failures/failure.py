@@ -12,9 +12,9 @@ from msgspec import Meta
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.coordinator.suggestions import suggestion
-from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.faults.fitting import misfit
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import check_mutant, with_mutant
 from fencepost.simulation.run import RunResult, plan_of, run

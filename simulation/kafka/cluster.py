@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 _COMPACT_BEYOND = 2_000
 """Number of records from which on the journal is compacted: a loading coordinator reads all records, and
-checkers read them twice."""
+judges read them twice."""
 
 
 class ReplicatedJournal(MemoryJournal):

@@ -2,7 +2,7 @@
 
 It sends what no correct member sends, next to correct heartbeats: epochs that it does not have, partitions
 of others, and commits that it may not make. It releases at once what it has to release. At the end it leaves
-twice, or without a word. Nothing is judged here: checkers judge each response by the coordinator's state.
+twice, or without a word. Nothing is judged here: judges compare each response with the coordinator's state.
 """
 
 from __future__ import annotations

@@ -183,21 +183,21 @@ def prepare(
     loop: VirtualLoop,
     recorder: TraceRows,
     *,
-    checkers: Iterable[Observer] | None = None,
+    judges: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed. `checkers` replace all default checkers."""
-    if checkers is None:
-        from fencepost.simulation.checkers import all_checkers
+    """Return the run of a scenario and a seed. `judges` replace all default judges."""
+    if judges is None:
+        from fencepost.simulation.judge import all_judges
 
         transactions = scenario.application.commit == "transaction"
-        checkers = all_checkers(scenario.protocols, transactions=transactions)
+        judges = all_judges(scenario.protocols, transactions=transactions)
     writer = GroupTraceWriter(recorder, scenario.group.members)
     world = KafkaWorld(
         scenario,
         seed,
         loop,
         members=plan.members,
-        observers=[writer, *checkers],
+        observers=[writer, *judges],
         sequence=lambda: recorder.seq,
     )
 

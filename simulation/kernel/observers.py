@@ -1,4 +1,4 @@
-"""Observers of a run: checkers, and the recorder of the trace.
+"""Observers of a run: judges, and the recorder of the trace.
 
 An observer overrides the hooks that it needs; the world calls no others. Hooks run inside the step that they
 report, after its records were applied. They must only read.
@@ -39,7 +39,7 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
     t_us: int
     message: str
     rule: str = ""
-    """The function that found it, such as `checkers.targets:check_targets`; empty if that is not known."""
+    """The function that found it, such as `judge.targets:check_targets`; empty if that is not known."""
 
 
 class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -235,10 +235,10 @@ class WorldObserver:
         """Observe that nothing disturbs the world from now on."""
 
     def on_violation(self, violation: Violation) -> None:
-        """Observe a violation that a checker reported."""
+        """Observe a violation that a judge reported."""
 
     def on_end(self, now_us: int) -> None:
-        """Observe the end of the run; checkers of progress report now."""
+        """Observe the end of the run; judges of progress report now."""
 
 
 WorldObserver.declared_by = WorldObserver

@@ -55,7 +55,7 @@ class ObservedWorld:
             method(*arguments, self._time.now_us)
 
     def report(self, invariant: str, message: str, /, rule: str = "") -> None:
-        """Record a checker's finding."""
+        """Record a judge's finding."""
         violation = Violation(
             invariant=invariant, seq=self._sequence(), t_us=self._time.now_us, message=message, rule=rule
         )

@@ -1,6 +1,6 @@
 """The coverage of the library's scenarios: arrows of the state machines, and rules that `conform` tests.
 
-What no scenario reaches, no checker of a simulation judges.
+What no scenario reaches, no judge of a simulation sees.
 """
 
 from __future__ import annotations

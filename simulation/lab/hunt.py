@@ -1,4 +1,4 @@
-"""Hunts mutants: counts the seeds that show a bug to a checker, and sees that healthy code passes them."""
+"""Hunts mutants: counts the seeds that show a bug to a judge, and sees that healthy code passes them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     """Number of runs, each with its own seed."""
     hits: int
-    """Runs in which a checker reported it that is meant to."""
+    """Runs in which a judge reported it that is meant to."""
     share: float
     share_low: float
     """The share that all seeds would have is between these, with 95 % confidence."""
@@ -51,7 +51,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = -1
     """The first of those runs; -1 if there is no such run."""
     message: str = ""
-    """The first report of a checker that is meant to catch it."""
+    """The first report of a judge that is meant to catch it."""
     healthy: bool = True
     """True if the code without the bug passed the same runs."""
 
@@ -59,7 +59,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
 def violations_of(
     scenario: str, seed: int, overrides: Iterable[str] = (), *, until: Container[str] = ()
 ) -> list[Violation]:
-    """Return what the checkers report in one run. A run that ends with an exception reports until then."""
+    """Return what the judges report in one run. A run that ends with an exception reports until then."""
     return run(load_any(scenario, overrides=overrides), seed, raises=False, until=until).violations
 
 

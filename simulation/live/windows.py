@@ -56,7 +56,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     """Number of members that were removed."""
     commits: int
     violations: int | None
-    """None if the rows are from Kafka's own log of groups, which no checker judges."""
+    """None if the rows are from Kafka's own log of groups, which nothing judges."""
 
 
 class Windows:

@@ -1,4 +1,4 @@
-"""The definition of a mutant: a historic bug, the function that it replaces, and the checkers that must catch
+"""The definition of a mutant: a historic bug, the function that it replaces, and the judges that must catch
 it."""
 
 from __future__ import annotations

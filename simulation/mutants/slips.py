@@ -1,4 +1,4 @@
-"""Slips: simple mistakes for checkers that no historic bug of the list triggers.
+"""Slips: simple mistakes for judges that no historic bug of the list triggers.
 
 Some are bugs that Kafka had, with their issue numbers; the others have no report.
 """

@@ -229,7 +229,7 @@ def _settle() -> None:
     with contextlib.suppress(ImportError):  # Arrow looks for it, repeatedly if it is not imported
         import pandas  # noqa: F401
 
-    import fencepost.simulation.checkers
+    import fencepost.simulation.judge
     import fencepost.simulation.run  # noqa: F401
 
     gc.collect()

@@ -228,7 +228,7 @@ def _verdict(data: ReportInput) -> dict[str, object]:
     failed = sum(row["failed"] for row in sound)
     words = [f"{_counted(violations, 'violation')} in {_counted(runs, 'run')}"] if judged else []
     if unjudged := sum(row["runs"] for row in sound if row["violations"] is None):
-        words.append(f"{_counted(unjudged, 'run')} from a log, which no checker can judge")
+        words.append(f"{_counted(unjudged, 'run')} from a log, which cannot be judged")
     if failed:
         words.append(f"{failed:,} failed")
     if unconverged := sum(row.get("unconverged") or 0 for row in sound):
@@ -243,8 +243,8 @@ def _verdict(data: ReportInput) -> dict[str, object]:
 
 _ABOUT = (
     "Each run played a scenario in virtual time: a group lived through crashes, lost messages and deploys"
-    " that its seed drew, and checkers inspected it after every event. Green means that every run ended, no"
-    " checker found a broken rule, and every group settled at the end."
+    " that its seed drew, and judges inspected it after every event. Green means that every run ended, no"
+    " judge found a broken rule, and every group settled at the end."
 )
 
 

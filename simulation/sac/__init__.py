@@ -1,1 +1,1 @@
-"""Single active consumers in a simulated cluster: nodes that fail and return, clients, and their checkers."""
+"""Single active consumers in a simulated cluster: nodes that fail and return, clients, and their judges."""

@@ -16,7 +16,7 @@ from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.connection import CREDIT
-from fencepost.simulation.sac.observers import SacChecker
+from fencepost.simulation.sac.observers import SacJudge
 
 _S, _E = SacMemberState, SacMemberEvent
 _HOLDS: Final = frozenset({_S.ACTIVE, _S.STEPPING_DOWN})
@@ -32,7 +32,7 @@ _LATE: Final = 5_000
 
 
 class _Seen:
-    """One consumer as its checker knows it."""
+    """One consumer as its judge knows it."""
 
     def __init__(self) -> None:
         self.state = _S.UNSUBSCRIBED
@@ -68,7 +68,7 @@ class _Seen:
         return now_us - self.since_us - self.paused_us - running_us
 
 
-class SacConsumers(SacChecker):
+class SacConsumers(SacJudge):
     """Judges each consumer by its visible behaviour."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.simulation.sac import model
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
+from fencepost.simulation.sac.observers import ABSENT, SacJudge, SacStep
 
 _SETTLED = (model.ACTIVE, model.WAITS)
 _TOLD_NOTHING = ("demoted", "early", "abandoned")
@@ -19,7 +19,7 @@ _REPLAY_EVERY = 40
 """Steps that wrote records between two comparisons with a replay."""
 
 
-class SacCoordination(SacChecker):
+class SacCoordination(SacJudge):
     """Checks what the coordinator does; `exclusive` knows which clients consider themselves active."""
 
     def __init__(self, figures: Figures, exclusive: Exclusive) -> None:

@@ -14,13 +14,13 @@ from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.model import HOLDS
-from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
+from fencepost.simulation.sac.observers import ABSENT, SacJudge, SacStep
 
 _S = sac.ConsumerStatus
 _HOLDS = (SacMemberState.ACTIVE, SacMemberState.STEPPING_DOWN)
 
 
-class Exclusive(SacChecker):
+class Exclusive(SacJudge):
     """Watches clients, and what the coordinator does to them."""
 
     def __init__(self, figures: Figures) -> None:

@@ -14,7 +14,7 @@ from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.offsets import OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
-from fencepost.simulation.checkers.base import FindingReporter
+from fencepost.simulation.judge.base import FindingReporter
 from fencepost.simulation.kernel.observers import FindingReport, WorldObserver
 
 if TYPE_CHECKING:
@@ -120,8 +120,8 @@ class SacObserver(WorldObserver, declares_hooks=True):
         """A client's process: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
 
 
-class SacChecker(FindingReporter, SacObserver):
-    """A checker of single active consumers."""
+class SacJudge(FindingReporter, SacObserver):
+    """A judge of single active consumers."""
 
     world: SacWorld
 

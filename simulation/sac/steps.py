@@ -11,16 +11,16 @@ from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.sac_records import SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.coordinator.sac.state import SacState
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.sac import model
-from fencepost.simulation.sac.observers import SacChecker, SacStep
+from fencepost.simulation.sac.observers import SacJudge, SacStep
 
 _EVERY: Final = 20
 """Steps between two looks at everything that is derived."""
 _LATE_MS: Final = 1_000
 
 
-class SacSteps(SacChecker):
+class SacSteps(SacJudge):
     """Judges each step of the coordinator by what it changes, replies and asks for."""
 
     def __init__(self) -> None:

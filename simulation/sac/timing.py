@@ -7,14 +7,14 @@ from typing import Final
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
 from fencepost.simulation.sac.model import ACTIVE, CONNECTED, LEADER_WAITS_MS
-from fencepost.simulation.sac.observers import SacChecker, SacStep
+from fencepost.simulation.sac.observers import SacJudge, SacStep
 
 _SLOW_US: Final = 30_000_000
 """Time for messages, and for a connection's search for the coordinator, in addition to the configured times.
 """
 
 
-class SacTiming(SacChecker):
+class SacTiming(SacJudge):
     """Measures by the clock, and only while a node leads: without a leader nothing can happen."""
 
     def __init__(self) -> None:

@@ -145,9 +145,9 @@ def prepare(
     loop: VirtualLoop,
     recorder: TraceRows,
     *,
-    checkers: Iterable[SacObserver] | None = None,
+    judges: Iterable[SacObserver] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed. `checkers` observe in addition to the built-in checkers."""
+    """Return the run of a scenario and a seed. `judges` observe in addition to the built-in judges."""
     figures = Figures()
     exclusive = Exclusive(figures)
     world = SacWorld(
@@ -162,7 +162,7 @@ def prepare(
             SacSteps(),
             SacTiming(),
             SacConsumers(),
-            *(checkers or ()),
+            *(judges or ()),
         ],
         sequence=lambda: recorder.seq,
     )

@@ -73,7 +73,7 @@ class SacCluster(_Table, frozen=True):
     disconnected_timeout: Duration = Duration(60 * SECOND)
     request_timeout: Duration = Duration(60 * SECOND)
     """A client that owes a response for this time is disconnected at the next check. If messages and
-    callbacks may take longer, no checker judges whether groups settle."""
+    callbacks may take longer, nothing judges whether groups settle."""
     chunk: Annotated[int, Meta(ge=1, le=1_000)] = 1
     """Messages of a chunk. Nodes send whole chunks, from the one that has the requested offset."""
     command_timeout: Duration = Duration(30 * SECOND)

@@ -429,7 +429,7 @@ class ScenarioBase(_Table, frozen=True, kw_only=True):
     """The virtual time of a run. The run is longer if the quiet phase needs it."""
     quiet: Duration | None = None
     """The phase without faults at the end. Default: the time that a group needs to settle. If it is shorter,
-    no checker judges whether the group has settled."""
+    nothing judges whether the group has settled."""
     swarm: bool = False
     """True if each run leaves out about half of the faults and steps, drawn by the seed."""
 

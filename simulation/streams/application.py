@@ -11,8 +11,8 @@ from typing import Protocol
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
-from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT, rule_of
-from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.judge.base import REPORTS_PER_INVARIANT, rule_of
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.streams.checks import PartitionProgress

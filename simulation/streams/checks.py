@@ -1,6 +1,6 @@
 """Checks of clients, of their threads, and of an application that is shut down.
 
-The invariants are in the catalogue of all checkers; findings go to the world's violations.
+The invariants are in the catalogue of all judges; findings go to the world's violations.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class WatchedProcess(Protocol):
         """The newest member of each thread, by the thread's name."""
 
 
-class ClientChecker:
+class ClientJudge:
     """Watches one process of one client, which begins with that many threads."""
 
     def __init__(self, host: WatchedProcess, threads: int, report: Report) -> None:

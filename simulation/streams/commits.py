@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.streams import Topology
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.checkers.base import OF_LOG, Finding
+from fencepost.simulation.judge.base import OF_LOG, Finding
 
 
 class StreamsCommits:

@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
-from fencepost.simulation.checkers.base import OF_LOG, Checker, Finding
 from fencepost.simulation.faults.draw import FaultKind
+from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.described import descriptions
 from fencepost.simulation.streams.reconciliation import reconciliations
@@ -54,7 +54,7 @@ class KnownStreamsGroup:
         self.configs = group.last_assignment_configs
 
 
-class StreamsCoordination(Checker):
+class StreamsCoordination(Judge):
     """Judges the coordinator of a world's application, which has one streams group."""
 
     world: StreamsWorld  # type: ignore[assignment]  # it has no single members

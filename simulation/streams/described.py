@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 
 _OF_MEMBERS = (
     "member_epoch",

@@ -13,7 +13,7 @@ from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.errors import CommitFailed
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import HostTimer
 from fencepost.simulation.streams.thread_commits import ThreadCommits

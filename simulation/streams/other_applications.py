@@ -24,8 +24,8 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
 )
 from fencepost.member.base.transport import TransportError
-from fencepost.simulation.checkers.base import OF_LOG
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.judge.base import OF_LOG
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.streams.foreign_requests import (

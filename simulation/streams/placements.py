@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams import NO_TASKS, TaskIds, Tasks
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 
 Task: TypeAlias = tuple[str, int]
 

@@ -11,7 +11,7 @@ from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest,
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 
 _STABLE = StreamsGroupMemberState.STABLE
 _UNREVOKED = StreamsGroupMemberState.UNREVOKED_TASKS

@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams import NO_TASKS, StatusCode, Tasks, Topology
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.streams.placements import Placement, Task, each
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.checkers.base import Finding, shown_names
+from fencepost.simulation.judge.base import Finding, shown_names
 
 _ROUNDING_US: Final = 1_000
 """An engine's clock has fractions of seconds, which are rounded."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
-from fencepost.simulation.checkers.requests import Requests
+from fencepost.simulation.judge.requests import Requests
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.world import StreamsWorld

@@ -20,9 +20,9 @@ from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.checkers.classic import ClassicGroupsChecker
-from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
@@ -31,7 +31,7 @@ from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, hos
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
-from fencepost.simulation.streams.checks import ClientChecker
+from fencepost.simulation.streams.checks import ClientJudge
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.failures import said
@@ -80,10 +80,10 @@ class StreamsWorld(World):
         """Judges the requests of threads, unless they speak the classic protocol."""
         self.members: dict[str, SimulatedMember] = {}
         """The newest member of each thread, by the thread's name."""
-        checkers = (
-            [ClassicGroupsChecker(), ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
+        judges = (
+            [ClassicGroupsJudge(), ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
         )
-        self.attach([_Coordination(self), *checkers, *observers])
+        self.attach([_Coordination(self), *judges, *observers])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
@@ -101,7 +101,7 @@ class StreamsWorld(World):
             request_timeout_us=scenario.network.request_timeout.us if classic else None,
         )
         self.violations = self.application.violations
-        self._checkers: dict[str, ClientChecker] = {}
+        self._judges: dict[str, ClientJudge] = {}
         self._group_epoch = 0
         self._ended_us = 0
         """Time at which the last client ended, in microseconds."""
@@ -256,7 +256,7 @@ class StreamsWorld(World):
     def on_start(self, host: StreamsClientHost) -> None:
         """A process starts."""
         self.application.on_host(host.name, "start")
-        self._checkers[host.name] = ClientChecker(host, self.scenario.group.threads, self.application.report)
+        self._judges[host.name] = ClientJudge(host, self.scenario.group.threads, self.application.report)
 
     def on_crash(self, host: StreamsClientHost) -> None:
         """A process dies."""
@@ -264,7 +264,7 @@ class StreamsWorld(World):
 
     def on_end(self, host: StreamsClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
-        self._checkers[host.name].look()  # for the last time: the process ends before what is due
+        self._judges[host.name].look()  # for the last time: the process ends before what is due
         self.application.on_end(host, state)
         self._ended_us = self.loop.now_us
         if not host.refused:
@@ -273,7 +273,7 @@ class StreamsWorld(World):
     def on_step(self, host: StreamsClientHost, step: StreamsMoved | MoveRefused) -> None:
         """A machine of a client moved, or refused to."""
         self.application.on_step(step)
-        self._checkers[host.name].on_step(step)
+        self._judges[host.name].on_step(step)
         self.look_at(host)
 
     def look_at(self, host: StreamsClientHost) -> None:
@@ -283,30 +283,30 @@ class StreamsWorld(World):
     def _look(self, due: tuple[StreamsClientHost, int]) -> None:
         host, generation = due
         if host.generation == generation:
-            self._checkers[host.name].look()
+            self._judges[host.name].look()
 
     def on_listener(self, host: StreamsClientHost, new: StreamClientState, old: StreamClientState) -> None:
         """A client's listener was called."""
-        self._checkers[host.name].on_listener(new, old)
+        self._judges[host.name].on_listener(new, old)
 
     def on_failure(self, host: StreamsClientHost, thread: str, error: BaseException) -> None:
         """The handler is asked about an exception of a thread, or of the global thread."""
-        checker = self._checkers[host.name]
+        judge = self._judges[host.name]
         if host.is_global(thread):
-            checker.on_global_failure(error)
+            judge.on_global_failure(error)
         else:
-            checker.on_failure(thread, error)
+            judge.on_failure(thread, error)
         self.application.on_failure(host, thread, *said(error))
         self.look_at(host)
 
     def expect(self, host: StreamsClientHost, threads: int) -> None:
         """Expect that many more, or fewer, live threads of a client."""
-        self._checkers[host.name].live += threads
+        self._judges[host.name].live += threads
         self.look_at(host)
 
     def told(self, host: StreamsClientHost) -> None:
         """The group told a member that the application is to be shut down."""
-        self._checkers[host.name].may_fail = True
+        self._judges[host.name].may_fail = True
         self.application.told(host)
         if self.scenario.group.protocol == "classic":
             self.application.on_asked()
@@ -365,10 +365,10 @@ def prepare(
     loop: VirtualLoop,
     recorder: TraceRows,
     *,
-    checkers: Iterable[Observer] | None = None,
+    judges: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed, with the trace and all checks, and `checkers` in addition."""
-    world = StreamsWorld(scenario, seed, loop, recorder, checkers or ())
+    """Return the run of a scenario and a seed, with the trace and all checks, and `judges` in addition."""
+    world = StreamsWorld(scenario, seed, loop, recorder, judges or ())
 
     def counts() -> RunCounts:
         return RunCounts(world.heartbeats, world.rebalances, world.application.figures)

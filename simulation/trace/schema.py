@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 from fencepost.coordinator.protocol.ids import TopicPartition
 
 LOG_WORLD: Final = "kafka"
-"""The world of rows that come from Kafka's own log of groups, which has no requests and no checkers."""
+"""The world of rows that come from Kafka's own log of groups, which has no requests and no judges."""
 GENERATION: Final = "generation"
 """The first word of a `group.epoch` of a classic group in such a log: it has only a rebalance's end."""
 
@@ -354,7 +354,7 @@ class RowKind(enum.StrEnum):
     )
     VIOLATION = (
         "violation",
-        "A checker found a violated invariant.",
+        "A judge found a violated invariant.",
         "",
         {"error": "the invariant", "detail": "the explanation"},
     )

@@ -403,7 +403,7 @@ class TraceWriter(Observer):
         self._add(now_us, "", RowKind.FAULTS_END)
 
     def on_violation(self, violation: Violation) -> None:
-        """A checker reported."""
+        """A judge reported."""
         self._add(violation.t_us, "", RowKind.VIOLATION, error=violation.invariant, detail=violation.message)
 
     # -- rows -------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Judges what programs did to records: what they reported as done, what they committed, what they wrote.
 
 It keeps an account of its own, of records by topic, partition and offset. It shares no rule with the
-coordinators, whose checkers run too.
+coordinators, whose judges run too.
 """
 
 from __future__ import annotations

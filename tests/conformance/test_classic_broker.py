@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.broker import ReferenceBroker
 from fencepost.simulation.lab.conform.scripts import classic
 from fencepost.simulation.lab.conform.suite import Suite
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 
 async def test_scripts_of_the_classic_protocol(cluster: RealCluster) -> None:
-    judge = await Judge.connect(cluster.bootstrap_servers)
+    judge = await ReferenceBroker.connect(cluster.bootstrap_servers)
     try:
         report = await Suite(judge, "classic", workers=4).run(classic(judge.config), seed=0, requests=0)
     finally:

@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.lab.conform import own, scripts
-from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.broker import ReferenceBroker
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_tables import CLASSIC, STREAMS
 from fencepost.simulation.lab.conform.lockstep import EPOCH_MS, Lockstep
@@ -72,7 +72,7 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
 
 
 async def compare(broker: Broker, *schedules: Schedule, seed: int = 1, requests: int = 0) -> Report:
-    judge = await Judge.connect(broker.bootstrap_servers)
+    judge = await ReferenceBroker.connect(broker.bootstrap_servers)
     try:
         return await Suite(judge, "run", workers=2).run(schedules, seed=seed, requests=requests)
     finally:
@@ -267,10 +267,12 @@ async def test_nothing_is_sent_that_the_broker_does_not_list(
         asked.append(api_key)
         return await truthful(connection, api_key, version, message)
 
-    speaks = Judge.speaks
+    speaks = ReferenceBroker.speaks
     monkeypatch.setattr(BrokerConnection, "ask", ask)
     monkeypatch.setattr(
-        Judge, "speaks", lambda judge, key, version: key not in UNLISTED and speaks(judge, key, version)
+        ReferenceBroker,
+        "speaks",
+        lambda judge, key, version: key not in UNLISTED and speaks(judge, key, version),
     )
     script = scripts.SCRIPTS["streams: the life of a group"]
     report = await compare(broker, schedule(*script, topics={"x": 4, "y": 3, "z": 1, "w": 6}))
@@ -289,7 +291,7 @@ async def test_a_session_ends_on_both_sides() -> None:
         group_consumer_min_heartbeat_interval_ms=50,
     )
     async with Broker(config=config) as broker:
-        judge = await Judge.connect(broker.bootstrap_servers)
+        judge = await ReferenceBroker.connect(broker.bootstrap_servers)
         judge.config = config
         try:
             script = steps("A joins x; wait 450; A beat; describe")
@@ -378,24 +380,24 @@ class TestTheJudge:
     @pytest.mark.parametrize("address", ["nowhere", "host:", ":1", "host:99999"])
     async def test_an_address_must_be_one(self, address: str) -> None:
         with pytest.raises(FencepostError, match="expected HOST:PORT"):
-            await Judge.connect(address)
+            await ReferenceBroker.connect(address)
 
     async def test_nobody_there(self) -> None:
         with pytest.raises(EnvironmentLacks, match=r"no broker answers at 127\.0\.0\.1:1 "):
-            await Judge.connect("127.0.0.1:1")
+            await ReferenceBroker.connect("127.0.0.1:1")
 
     async def test_of_several_brokers_the_first_that_answers_judges(self, broker: Broker) -> None:
-        judge = await Judge.connect(f"127.0.0.1:1, {broker.bootstrap_servers}")
+        judge = await ReferenceBroker.connect(f"127.0.0.1:1, {broker.bootstrap_servers}")
         assert judge.config == CONFIG
         await judge.close()
 
     async def test_its_settings_are_ours(self, broker: Broker) -> None:
-        judge = await Judge.connect(broker.bootstrap_servers)
+        judge = await ReferenceBroker.connect(broker.bootstrap_servers)
         assert judge.config == CONFIG
         await judge.close()
 
     async def test_a_broker_that_goes_away_ends_the_comparison(self, broker: Broker) -> None:
-        judge = await Judge.connect(broker.bootstrap_servers)
+        judge = await ReferenceBroker.connect(broker.bootstrap_servers)
         suite = Suite(judge, "run", workers=2)
         comparing = asyncio.create_task(suite.run((), seed=1, requests=10**9))
         await asyncio.sleep(0.3)

@@ -27,7 +27,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.brokers.connection import BrokerConnection
-from fencepost.simulation.checkers import real_checkers
+from fencepost.simulation.judge import real_judges
 from fencepost.simulation.kernel.observers import hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, Stretch
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, Merged, RunClock, mark_before
@@ -110,7 +110,7 @@ class LiveMerge(Merge[Callable[[int], None]]):
 
 
 class Watch:
-    """A group of a real broker under the eyes of all checkers, and of the trace_writer."""
+    """A group of a real broker under the eyes of all judges, and of the trace_writer."""
 
     def __init__(self, cluster: RealCluster, group_id: str | None = None) -> None:
         self.servers = cluster.bootstrap_servers
@@ -128,7 +128,7 @@ class Watch:
         self.findings: list[tuple[str, str]] = []
         self.sink = Rows()
         self.recorder = TraceRows(world="real", group=self.group_id, sink=self.sink)
-        self.observers = [TraceWriter(self.recorder), *real_checkers()]
+        self.observers = [TraceWriter(self.recorder), *real_judges()]
         for observer in self.observers:
             observer.attach(
                 self, lambda invariant, message, rule="": self.findings.append((invariant, message))
@@ -138,7 +138,7 @@ class Watch:
         self.arrivals: list[Arrival] = []
         self.admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
 
-    # what checkers read
+    # what judges read
 
     @property
     def active(self) -> GroupCoordinator:

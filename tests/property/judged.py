@@ -43,7 +43,7 @@ class UnreliableJournal(MemoryJournal):
 class JudgedMachine(RuleBasedStateMachine):
     """Time, refused batches and failovers; what clients do is a subclass's."""
 
-    judges: ClassVar[tuple[type[Any], ...]]
+    judge_types: ClassVar[tuple[type[Any], ...]]
     protocol: ClassVar[str] = "classic"
     left_out: ClassVar[frozenset[str]] = frozenset()
     """Invariants that hold in simulated runs only."""
@@ -67,10 +67,10 @@ class JudgedMachine(RuleBasedStateMachine):
             loop=SimpleNamespace(now_us=0),
             scenario=SimpleNamespace(group=SimpleNamespace(id=GROUP, protocol=self.protocol)),
         )
-        self.checkers = [judge() for judge in self.judges]
-        for checker in self.checkers:
-            checker.left_out = self.left_out
-            checker.attach(self.world, self.report)
+        self.judges = [judge() for judge in self.judge_types]
+        for judge in self.judges:
+            judge.left_out = self.left_out
+            judge.attach(self.world, self.report)
         self.load()
 
     def report(self, invariant: str, message: str, rule: str = "") -> None:
@@ -78,8 +78,8 @@ class JudgedMachine(RuleBasedStateMachine):
 
     def observe(self, hook: str, *arguments: Any) -> None:
         self.world.loop.now_us = self.now_ms * 1_000
-        for checker in self.checkers:
-            getattr(checker, hook)(*arguments, self.now_ms * 1_000)
+        for judge in self.judges:
+            getattr(judge, hook)(*arguments, self.now_ms * 1_000)
 
     def load(self) -> None:
         coordinator = GroupCoordinator(self.config)

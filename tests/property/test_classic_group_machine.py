@@ -19,8 +19,8 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.simulation.checkers.classic import ClassicGroupsChecker
-from fencepost.simulation.checkers.classic_rounds import ClassicRounds
+from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from tests.property.judged import GROUP, JudgedMachine
 
 SLOTS = 5
@@ -50,7 +50,7 @@ class Client:
 class ClassicGroupMachine(JudgedMachine):
     """Clients in slots; a slot's client may be another one after a restart."""
 
-    judges = (ClassicGroupsChecker, ClassicRounds)
+    judge_types = (ClassicGroupsJudge, ClassicRounds)
 
     @initialize(members=st.sampled_from([2, 3, 0, 4]), synced=st.booleans())
     def start(self, members: int, synced: bool) -> None:

@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.judge.coordination import Coordination
 
 GROUP = "g"
 HOST = "broker"

@@ -1,6 +1,6 @@
 """The pure member under any interleaving of answers, failures, callbacks, polls and time.
 
-The machine plays the world around one member. The checkers of simulated runs know what must hold of every
+The machine plays the world around one member. The judges of simulated runs know what must hold of every
 move, request and callback. The rest is said here: commits in their order, positions, and the end.
 """
 
@@ -43,8 +43,8 @@ from fencepost.member.consumer.actions import (
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ACTIVE, NEVER_TAKEN
 from fencepost.member.consumer.states import ConsumerMemberState as S
-from fencepost.simulation.checkers.members import Callbacks, Transitions
-from fencepost.simulation.checkers.requests import Requests
+from fencepost.simulation.judge.members import Callbacks, Transitions
+from fencepost.simulation.judge.requests import Requests
 from tests.unit.simulation.member_worlds import world_of_members
 
 NAMES = {"foo-id": "foo", "bar-id": "bar"}
@@ -97,11 +97,11 @@ class MemberWorld(RuleBasedStateMachine):
             network=self.world.scenario.network,
         )
         self.callbacks, self.requests = Callbacks(), Requests()
-        self.checkers = (Transitions(), self.callbacks, self.requests)
-        for checker in self.checkers:
+        self.judges = (Transitions(), self.callbacks, self.requests)
+        for judge in self.judges:
             # Responses take any time, and say anything.
-            checker.left_out = frozenset({"heartbeats-go-on", "frees-own-instance"})
-            checker.attach(self.world, self.report)
+            judge.left_out = frozenset({"heartbeats-go-on", "frees-own-instance"})
+            judge.attach(self.world, self.report)
         self.tell("on_member_host", "start")
         self.commits: dict[int, Commit] = {}
         """The commit that each request is of."""
@@ -120,8 +120,8 @@ class MemberWorld(RuleBasedStateMachine):
         assert "repeats the partitions" in message, f"{invariant}: {message} ({rule})"
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        for checker in self.checkers:
-            getattr(checker, hook)("m", *arguments, self.now * 1_000)
+        for judge in self.judges:
+            getattr(judge, hook)("m", *arguments, self.now * 1_000)
 
     @property
     def owned(self) -> frozenset[TopicPartition]:

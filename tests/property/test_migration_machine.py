@@ -14,9 +14,9 @@ from fencepost.coordinator.protocol import classic as c
 from fencepost.coordinator.protocol import consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.classic import ClassicGroupsChecker
-from fencepost.simulation.checkers.classic_rounds import ClassicRounds
-from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
+from fencepost.simulation.judge.coordination import Coordination
 from tests.property.judged import GROUP, JudgedMachine
 
 PARTITIONS = 6
@@ -40,7 +40,7 @@ class Client:
 class MigrationMachine(JudgedMachine):
     """Slot 3 is a static member."""
 
-    judges = (Coordination, ClassicGroupsChecker, ClassicRounds)
+    judge_types = (Coordination, ClassicGroupsJudge, ClassicRounds)
     image = TopicsImage.of([Topic(topic_id="id-of-x", name="x", partitions=PARTITIONS)], 1)
 
     @initialize(

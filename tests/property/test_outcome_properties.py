@@ -40,7 +40,7 @@ def journal(name: str) -> tuple[tuple[Record, ...], ...]:
     scenario = load(name, members=1 if name == ALONE else 5)
     if name == ALONE:
         scenario = msgspec.structs.replace(scenario, config={"release.version": "4.4"})
-    run(scenario, 3, checkers=[watching])
+    run(scenario, 3, judges=[watching])
     assert len(watching.batches) > (50 if name == ALONE else 100)
     return watching.batches
 

@@ -58,7 +58,7 @@ def ids(tasks: TaskIds) -> set[tuple[str, int]]:
 
 
 class StreamsGroupMachine(JudgedMachine):
-    judges = (StreamsCoordination,)
+    judge_types = (StreamsCoordination,)
     protocol = "streams"
     left_out = frozenset({"streams-delays"})  # clusters may take as long as they like to create topics
 

@@ -147,7 +147,7 @@ def test_a_queue_gives_the_least_first(numbers):
 
 
 @given(specs(), st.booleans())
-def test_the_checker_of_targets_never_objects(spec, stateful):
+def test_the_judge_of_targets_never_objects(spec, stateful):
     """To any target, whatever came before; it judges topologies whose tasks all have state, or none has."""
     spec = msgspec.structs.replace(spec, stateful=frozenset(spec.tasks if stateful else ()))
     placement = Placement(

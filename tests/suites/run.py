@@ -2,7 +2,7 @@
 
     python tests/suites/run.py [librdkafka-classic] [librdkafka-consumer] [franz-go]
 
-All of them take about twenty minutes, the first time five more to build. The checkers watch, and what they
+All of them take about twenty minutes, the first time five more to build. The judges watch, and what they
 find is a failure too, but for commits behind the end of a log: tests of administration commit where nothing
 is. Exit code 0 if what failed is what was expected to, 1 if not, 3 if a program is missing.
 """

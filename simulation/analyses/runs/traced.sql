@@ -1,6 +1,6 @@
 -- View `traced`: one row for each run of the trace, with the name from its first row, and the time of its last row.
 -- Runs of worlds other than the simulated one have `world` as a parameter. `begun` is true if the trace has the run's
--- start, its end or a violation. `logged` is true if the rows are from Kafka's own log of groups, which no checker
+-- start, its end or a violation. `logged` is true if the rows are from Kafka's own log of groups, which no judge
 -- judges; `violations` are null then. `began_at` is the time of the clock at the run's start, if its first row has it.
 SELECT run_id,
        coalesce(nullif(max(split_part(detail, ' ', 1)) FILTER (WHERE kind = 'run.start'), ''), 'trace') AS scenario,

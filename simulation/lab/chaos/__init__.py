@@ -1,1 +1,1 @@
-"""Scenarios on real brokers, in real time: the same plans, the same checkers, the same trace."""
+"""Scenarios on real brokers, in real time: the same plans, the same judges, the same trace."""

@@ -94,4 +94,4 @@ FLAWS: dict[str, Callable[[list[Run[R]]], list[Run[R]]]] = {
     "skip": _skip,
     "twice": _twice,
 }
-"""Flaws that an application can have, to test whether the checkers notice."""
+"""Flaws that an application can have, to test whether the judges notice."""

@@ -28,7 +28,7 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour
 from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders
 from fencepost.simulation.lab.chaos.round_trips import RoundTrips
-from fencepost.simulation.streams.checks import ClientChecker
+from fencepost.simulation.streams.checks import ClientJudge
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 
 
@@ -68,7 +68,7 @@ class StreamsProcess:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._loop = asyncio.get_running_loop()
         self._app = self._make(terms)
-        self.checker = ClientChecker(self, terms.threads, self._found)
+        self.judge = ClientJudge(self, terms.threads, self._found)
         self._loop.add_reader(channel, self._heed)
 
     def _make(self, terms: m.ClientTerms) -> DisturbedApp:
@@ -141,7 +141,7 @@ class StreamsProcess:
 
     def _add_thread(self) -> None:
         if self.engine.client.is_running:
-            self.checker.live += 1
+            self.judge.live += 1
             self._app.add_thread()
             self._look_later()
 
@@ -149,7 +149,7 @@ class StreamsProcess:
         """Remove a thread, and expect that from now on: earlier checks may still run while this waits to
         begin."""
         if self.engine.client.is_running and self.engine.client.live:
-            self.checker.live -= 1
+            self.judge.live -= 1
             self._look_later()
             await self._app.remove_thread()
 
@@ -159,7 +159,7 @@ class StreamsProcess:
         self.say(m.CheckFound, invariant, message)
 
     def _look_later(self) -> None:
-        self._loop.call_soon(self.checker.look)
+        self._loop.call_soon(self.judge.look)
 
     def observe(self, step: StreamsMoved | MoveRefused) -> None:
         """A machine moved, or refused to."""
@@ -172,11 +172,11 @@ class StreamsProcess:
             str(step.target),
             isinstance(step, MoveRefused),
         )
-        self.checker.on_step(step)
+        self.judge.on_step(step)
         self._look_later()
 
     def _listen(self, new: StreamClientState, old: StreamClientState) -> None:
-        self.checker.on_listener(new, old)
+        self.judge.on_listener(new, old)
         if new in (*STREAM_CLIENT.terminal, StreamClientState.PENDING_ERROR):
             self._spawn(self._app.close())  # as many applications do
 
@@ -185,17 +185,17 @@ class StreamsProcess:
         assert task is not None
         thread = task.get_name()
         if thread in self.members:
-            self.checker.on_failure(thread, error)
+            self.judge.on_failure(thread, error)
         else:
             thread = f"{self.name}-GlobalStreamThread"
-            self.checker.on_global_failure(error)
+            self.judge.on_global_failure(error)
         self.say(m.HandlerAsked, thread, *said(error))
         self._look_later()
         return answer(error)
 
     def told_to_shut_down(self) -> None:
         """Report that the group told a member to shut the application down."""
-        self.checker.may_fail = True
+        self.judge.may_fail = True
         self.say(m.ShutdownTold)
 
     # -- calls of threads ---------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | No
         counts = RunCounts(application.heartbeats, application.rebalances, application.application.figures)
     else:
         writer = RealTraceWriter(rows, run.scenario.group.members)
-        replayed = _world(run, run.scenario, [writer, *_checkers(run), *observers], rows)
+        replayed = _world(run, run.scenario, [writer, *_judges(run), *observers], rows)
         replayed.tell_all(happenings, run.ended_us)
         if run.arrivals is None and not replayed.settled:
             replayed.report("progress", f"members stand at {replayed.standing}")
@@ -206,14 +206,14 @@ def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows:
     )
 
 
-def _checkers(run: AnyRun) -> list[Observer]:
-    """Return the checkers that can judge what is visible."""
-    from fencepost.simulation.checkers import real_checkers
+def _judges(run: AnyRun) -> list[Observer]:
+    """Return the judges that need no more than what is visible."""
+    from fencepost.simulation.judge import real_judges
 
-    checkers = real_checkers(run.scenario.protocols)
-    for checker in checkers:
+    judges = real_judges(run.scenario.protocols)
+    for judge in judges:
         if run.client != "fencepost":
-            checker.left_out |= _UNSEEN
+            judge.left_out |= _UNSEEN
         if run.arrivals is None:
-            checker.left_out |= _OF_COORDINATOR
-    return [*checkers]
+            judge.left_out |= _OF_COORDINATOR
+    return [*judges]

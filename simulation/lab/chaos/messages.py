@@ -44,7 +44,7 @@ class CommonTerms(msgspec.Struct, frozen=True, kw_only=True):
     callback: SpanFields
     processing: SpanFields
     flaw: str = ""
-    """A flaw of the application, for tests of the checkers; see `application.FLAWS`."""
+    """A flaw of the application, for tests of the judges; see `application.FLAWS`."""
 
 
 class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):

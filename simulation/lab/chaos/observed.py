@@ -62,7 +62,7 @@ class _Topics:
 class ObservedCoordinator(PlayedCoordinator):
     """One group of a real cluster, whose journal is followed.
 
-    `config` is the broker's, as far as checkers need it. What the journal holds of the group on entry is
+    `config` is the broker's, as far as judges need it. What the journal holds of the group on entry is
     loaded, and is the first arrival, if there is any; for observers it is a step with the cause `load`.
     `arrive` gets the arrivals; without it they are played. `hooks` may be set until the first one is played.
 

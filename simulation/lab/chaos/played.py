@@ -57,7 +57,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
 class PlayedCoordinator:
     """One group. `coordinator` is ours, with the state of the outcomes that were played.
 
-    `config` is the other coordinator's, as far as checkers need it. `hooks` may be set until the first
+    `config` is the other coordinator's, as far as judges need it. `hooks` may be set until the first
     arrival is played.
     """
 

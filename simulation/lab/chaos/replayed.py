@@ -314,7 +314,7 @@ class ReplayedWorld(ObservedWorld):
             host.told.state = states(move.target)
             host.told.member_epoch = move.epoch
             host.told.assignment = move.owned
-        if classic:  # checkers recognize the protocol by the types
+        if classic:  # judges recognize the protocol by the types
             event: Any = ClassicMemberEvent(move.event)
             self.tell("on_member_state", host.name, event, states(move.source), states(move.target))
         else:

@@ -55,8 +55,8 @@ async def run_real(
     A cluster of ours may be disturbed. On another one, only the run's own topics and group are touched. The
     caller closes the trace. Nothing is left when this ends, except topics on a cluster of ours if it fails.
 
-    `keep_in` is a file for `run_again`. `observers` get what the checkers get. The clients of a Streams
-    application are fencepost's, and are judged by their own checkers.
+    `keep_in` is a file for `run_again`. `observers` get what the judges get. The clients of a Streams
+    application are fencepost's, and have judges of their own.
 
     :raises FencepostError: if the time is too short for the scenario, or it can't be played with the client
         (`playable`).

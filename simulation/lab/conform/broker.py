@@ -42,7 +42,7 @@ READY_S: Final = 30.0
 """Maximum time until a coordinator is there, in seconds."""
 
 
-class Judge:
+class ReferenceBroker:
     """A broker with KIP-848."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Judge:
         """Names of the settings that groups were given."""
 
     @classmethod
-    async def connect(cls, bootstrap: str) -> Judge:
+    async def connect(cls, bootstrap: str) -> ReferenceBroker:
         """Connect to the first broker that responds.
 
         :raises FencepostError: if one of `bootstrap` is not HOST:PORT.

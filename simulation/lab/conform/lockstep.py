@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, pa
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeResponse
 from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, poll
-from fencepost.simulation.lab.conform.broker import READY_S, Judge, await_topics
+from fencepost.simulation.lab.conform.broker import READY_S, ReferenceBroker, await_topics
 from fencepost.simulation.lab.conform.classic_requests import MAY_WAIT
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
@@ -131,7 +131,7 @@ class Lockstep:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: ReferenceBroker,
         schedule: Schedule,
         *,
         group_id: str,

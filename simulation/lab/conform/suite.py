@@ -18,7 +18,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.brokers.connection import to_the_end
-from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.broker import ReferenceBroker
 from fencepost.simulation.lab.conform.exercised import NAMES
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_tables import CLASSIC, CONSUMER, MORE_MS, STREAMS
@@ -72,7 +72,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class _Topics:
     """Topics for schedules: shared ones, and private ones for schedules that change them."""
 
-    def __init__(self, judge: Judge, run_id: str) -> None:
+    def __init__(self, judge: ReferenceBroker, run_id: str) -> None:
         self._judge = judge
         self._run_id = run_id
         self._shared: dict[tuple[tuple[str, int], ...], asyncio.Task[dict[str, TopicId]]] = {}
@@ -113,7 +113,7 @@ class Suite:
 
     def __init__(
         self,
-        judge: Judge,
+        judge: ReferenceBroker,
         run_id: str,
         *,
         workers: int = 4,

@@ -1,7 +1,7 @@
 """The coordinator between two events: the records that it would load, and the topics that it knows.
 
 Each step is one of a coordinator that has just loaded, so that a failover may come before any of them. The
-checkers of simulated runs judge it.
+judges of simulated runs look at it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.checkers.coordination import Coordination
-from fencepost.simulation.checkers.liveness import uncovered, unsettled
+from fencepost.simulation.judge.base import Finding
+from fencepost.simulation.judge.coordination import Coordination
+from fencepost.simulation.judge.liveness import uncovered, unsettled
 from fencepost.simulation.lab.explorer.process import GROUP
 
 CONFIG: Final = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=0)
@@ -62,7 +62,7 @@ class CoordinatorStep(msgspec.Struct, frozen=True):
 
 
 class _Host:
-    """The host that checkers look at: one broker, which is in charge."""
+    """The host that judges look at: one broker, which is in charge."""
 
     name = _HOST
     status = "active"
@@ -91,16 +91,16 @@ def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
     journal = MemoryJournal()
     coordinator_host = load(state, journal)
     coordinator = coordinator_host.coordinator
-    checker, findings = Coordination(), list[Finding]()
+    judge, findings = Coordination(), list[Finding]()
     host: Any = _Host(coordinator, journal)
-    checker.attach(host, lambda invariant, message, rule="": findings.append((invariant, message)))
-    checker.adopt(coordinator, 0)
+    judge.attach(host, lambda invariant, message, rule="": findings.append((invariant, message)))
+    judge.adopt(coordinator, 0)
     try:
         outcome = coordinator_host.process(event)
     except Exception as error:
         raised = ("transitions", f"the coordinator raised {type(error).__name__}: {error}")
         return CoordinatorStep(state, None, (), (), (raised,))
-    checker.on_coordinator_step(_HOST, event, outcome, 0)
+    judge.on_coordinator_step(_HOST, event, outcome, 0)
     image = event.image if isinstance(event, TopicsChanged) else state.image
     after = CoordinatorState(_newest(state.records, outcome.records), image)
     removed = tuple(_removed(outcome.records))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TypeAlias
 
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
-from fencepost.simulation.checkers.base import Finding, shown_names
+from fencepost.simulation.judge.base import Finding, shown_names
 from fencepost.simulation.lab.explorer.process import TOPIC
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS
 from fencepost.simulation.lab.explorer.space import Move

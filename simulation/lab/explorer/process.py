@@ -31,8 +31,8 @@ from fencepost.member.consumer.actions import (
 )
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
-from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.checkers.members import CallbackBalance
+from fencepost.simulation.judge.base import Finding
+from fencepost.simulation.judge.members import CallbackBalance
 from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens, slots_of
 
 GROUP: Final = "group"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.lab.explorer.group import GroupWorld, State
 from fencepost.simulation.lab.explorer.space import Move
 from fencepost.simulation.lab.explorer.steps import Label, Local

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.lab.explorer.frozen import Freezer, Frozen
 from fencepost.simulation.lab.explorer.process import ITSELF, ExploredProcess
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 
 S = TypeVar("S", bound=Hashable)
 

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, SessionEnded, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.lab.explorer.coordinator import (
     CoordinatorState,
     CoordinatorStep,

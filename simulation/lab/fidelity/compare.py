@@ -14,7 +14,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import nearest_rank
 from fencepost.simulation.brokers.identity import examine
-from fencepost.simulation.checkers import all_checkers
+from fencepost.simulation.judge import all_judges
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.kept import WORLD
@@ -203,7 +203,7 @@ def compare(
                         scenario,
                         seed + number * _SEEDS_APART,
                         plan=tempo_.plan,
-                        checkers=[*_checkers(scenario), latencies],
+                        judges=[*_judges(scenario), latencies],
                         trace=trace,
                     )
                 violated += _violated(result.violations, run_id)
@@ -245,7 +245,7 @@ def _simulated_once(played: Played, model: Fit) -> Latencies:
     latencies = Latencies()
     for seed, tempo_ in played.plays.items():
         scenario = _simulable(tempo_.scenario, played.config, model)
-        run(scenario, seed, plan=tempo_.plan, checkers=[latencies])
+        run(scenario, seed, plan=tempo_.plan, judges=[latencies])
     return latencies
 
 
@@ -277,9 +277,9 @@ def _violated(violations: Sequence[Violation], run_id: str) -> list[Violated]:
     return [Violated(run=run_id, **msgspec.structs.asdict(each)) for each in violations]
 
 
-def _checkers(scenario: PlayedScenario) -> Sequence[Any]:
-    """Return the checkers of consumers and classic members. An application has its own checkers."""
-    return all_checkers(scenario.protocols) if isinstance(scenario, Scenario) else ()
+def _judges(scenario: PlayedScenario) -> Sequence[Any]:
+    """Return the judges of consumers and classic members. An application has its own judges."""
+    return all_judges(scenario.protocols) if isinstance(scenario, Scenario) else ()
 
 
 def _of_world(measured: Measured, latencies: Latencies, *, real: bool) -> dict[str, list[TimedValue]]:

@@ -1,1 +1,1 @@
-"""Automatic mutants: change the cores one place at a time, and see which changes the checkers notice."""
+"""Automatic mutants: change the cores one place at a time, and see which changes the judges notice."""

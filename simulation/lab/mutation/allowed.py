@@ -1,4 +1,4 @@
-"""Changes that the protocol allows: a checker that objected to one would object to correct software.
+"""Changes that the protocol allows: a judge that objected to one would object to correct software.
 
 A change is identified by its function and its text, which outlive the numbers of mutants.
 """
@@ -16,7 +16,7 @@ ALLOWED_FUNCTIONS: Final[Mapping[str, str]] = {
     f"coordinator.assign.java_order:{name}": _ANY_ORDER
     for name in ("string_hash", "_spread", "hash_map_order", "timeline_order")
 }
-"""The reason by function, where it holds for each of its changes that no checker reports."""
+"""The reason by function, where it holds for each of its changes that no judge reports."""
 
 _ANY_STANDBY: Final = (
     "Only decides which of several members gets a task for which they stood by. Kafka passes over none that"

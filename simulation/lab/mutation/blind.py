@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import Outcome, Request
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers import real_checkers
+from fencepost.simulation.judge import real_judges
 from fencepost.simulation.kernel.observers import FindingReport, Observer, StepEvent, WorldView, hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import LoggedRecord
 from fencepost.simulation.lab.chaos.observed import SETTLE_MS
@@ -64,14 +64,14 @@ class _SeenWorld:
 class BlindJudge(Observer):
     """Judges a simulated run as if its brokers were real; for runs of one group of consumers.
 
-    Its rules are those of `real_checkers`, with `BLIND` before their names.
+    Its rules are those of `real_judges`, with `BLIND` before their names.
     """
 
     vars().update({hook: _passed_on(hook) for hook in _SEEN})
 
     def __init__(self, protocols: Container[str] = ("consumer",)) -> None:
-        self._checkers = real_checkers(protocols)
-        self._hooks = hook_lists(self._checkers)
+        self._judges = real_judges(protocols)
+        self._hooks = hook_lists(self._judges)
         self._changed_us: dict[TopicId, int] = {}
         self._image = TopicsImage()
         self._elections = self._offset = 0
@@ -85,8 +85,8 @@ class BlindJudge(Observer):
         def pass_on(invariant: str, message: str, /, rule: str = "") -> None:
             report(invariant, message, BLIND + rule)
 
-        for checker in self._checkers:
-            checker.attach(seen, pass_on)
+        for judge in self._judges:
+            judge.attach(seen, pass_on)
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Notify the rules by this hook."""

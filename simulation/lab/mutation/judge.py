@@ -1,4 +1,4 @@
-"""Judges automatic mutants: runs scenarios of the library with each, until a checker objects.
+"""Judges automatic mutants: runs scenarios of the library with each, until a judge objects.
 
 First the healthy code runs, and each run notes the statements that it reaches. A mutant then runs only where
 its statement is reached, in a process of its own, since it may never come to an end.
@@ -35,11 +35,11 @@ Verdict: TypeAlias = Literal["unreached", "no-effect", "killed", "crashed", "sur
 """The result for a mutant.
 
 - `unreached`: no run reaches its statement.
-- `no-effect`: every digest is that of the healthy code, and no checker objects.
-- `killed`: a checker objects.
-- `crashed`: runs end with an exception, do not end, or differ though their seed is the same; no checker is
+- `no-effect`: every digest is that of the healthy code, and no judge objects.
+- `killed`: a judge objects.
+- `crashed`: runs end with an exception, do not end, or differ though their seed is the same; no judge is
   needed to see that.
-- `survived`: digests differ, and no checker objects.
+- `survived`: digests differ, and no judge objects.
 """
 
 _EVENTS: Final = 20
@@ -49,7 +49,7 @@ _SILENCE_S: Final = 20.0
 """A run that takes longer than this does not end; healthy ones take less than a second."""
 _MEMORY: Final = 3 << 30
 _AFTER_CRASH: Final = 3
-"""Number of further runs after a crash, which show whether a checker objects too."""
+"""Number of further runs after a crash, which show whether a judge objects too."""
 
 
 class HealthyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     changed: int = 0
     """Runs with a different digest."""
     invariants: tuple[str, ...] = ()
-    """Invariants that the checkers reported in the run that killed it."""
+    """Invariants that the judges reported in the run that killed it."""
     scenario: str = ""
     seed: int = -1
     """The run that shows the verdict: the one that killed it, or the first that it changed."""

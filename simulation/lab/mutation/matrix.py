@@ -18,7 +18,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
-from fencepost.simulation.checkers import all_checkers
+from fencepost.simulation.judge import all_judges
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation, WorldObserver
 from fencepost.simulation.lab.hunt import process_map
@@ -62,15 +62,15 @@ class MatrixRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     crashed: str = ""
     """The exception or the limit that ended a run early; empty without one."""
     found: dict[str, tuple[int, ...]] = {}
-    """By invariant and rule, such as `one-owner checkers.targets:check_targets`, the indices of runs."""
+    """By invariant and rule, such as `one-owner judge.targets:check_targets`, the indices of runs."""
 
 
 def judged(scenario: AnyScenario, seed: int, *, max_events: int | None = None) -> RunResult:
     """Run a scenario with all rules, and those of real runs next to them where they apply."""
-    checkers: Sequence[WorldObserver] | None = None
+    judges: Sequence[WorldObserver] | None = None
     if isinstance(scenario, Scenario) and scenario.application.commit != "transaction":
-        checkers = [*all_checkers(scenario.protocols), BlindJudge(scenario.protocols)]
-    return run(scenario, seed, checkers=checkers, max_events=max_events, raises=False)
+        judges = [*all_judges(scenario.protocols), BlindJudge(scenario.protocols)]
+    return run(scenario, seed, judges=judges, max_events=max_events, raises=False)
 
 
 def row_count() -> int:
@@ -194,7 +194,7 @@ def read_matrix(path: Path) -> list[MatrixRow]:
     """
     content = read_file(path)
     try:
-        lines = gzip.decompress(content).splitlines()
+        lines = gzip.decompress(content).replace(b" checkers.", b" judge.").splitlines()  # the former name
         return [msgspec.json.decode(line, type=MatrixRow) for line in lines]
     except (OSError, EOFError, msgspec.DecodeError) as error:
         raise FencepostError(f"{path}: {error}; expected a file that `mutants --matrix` wrote") from error
@@ -250,9 +250,11 @@ def differences(before: Iterable[MatrixRow], after: Iterable[MatrixRow]) -> Iter
 def without(rows: Iterable[MatrixRow], rules: Sequence[str]) -> list[MatrixRow]:
     """Return the rows as they were without the rules whose names begin like that.
 
-    A name begins with its module, such as `checkers.targets` or `checkers.consumer_groups:check_due`.
+    A name begins with its module, such as `judge.targets` or `judge.consumer_groups:check_due`.
     """
-    prefixes = tuple(rules)
+    prefixes = tuple(
+        "judge" + each.removeprefix("checkers") if each.startswith("checkers") else each for each in rules
+    )
     return [
         msgspec.structs.replace(
             row,

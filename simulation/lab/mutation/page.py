@@ -29,7 +29,7 @@ SCORE_COLUMNS: Final = (
 
 _HEAD: Final = """# Mutation score
 
-The mutation score says how many random bugs the checkers report. Read it to learn which code no checker
+The mutation score says how many random bugs the judges report. Read it to learn which code no judge
 judges yet. This command runs the measurement and writes this page:
 
 ```
@@ -46,10 +46,10 @@ runs the library's scenarios with each mutant and looks for violations.
 | judged | Mutants in the sample. |
 | unreached | No run of the library reaches the changed statement. |
 | no effect | Every run has the digest of the healthy code. |
-| crashed | Runs end with an exception, do not end, or differ for the same seed. That needs no checker. |
-| killed | A checker reports a violation. |
-| allowed | Digests differ, no checker reports a violation, and the protocol allows the change. |
-| survived | Digests differ, and no checker reports a violation although one should. |
+| crashed | Runs end with an exception, do not end, or differ for the same seed. That needs no judge. |
+| killed | A judge reports a violation. |
+| allowed | Digests differ, no judge reports a violation, and the protocol allows the change. |
+| survived | Digests differ, and no judge reports a violation although one should. |
 | score | Killed mutants divided by killed and survived ones, with the 95 % interval of the sample. |
 
 Each mutant got at most {seeds} runs that reach it. A core should have a score of at least {least:.0%}, and
@@ -100,7 +100,7 @@ def _lines(report: MutationReport) -> Iterator[str]:
     yield from _table(("module", *SCORE_COLUMNS[1:]), (score_row(each) for each in report.modules))
     yield "\n## Survivors\n"
     if report.survivors:
-        yield "Each survivor needs a new checker, or a proof that the protocol allows the change.\n"
+        yield "Each survivor needs a new judge, or a proof that the protocol allows the change.\n"
         yield from _table(("mutant", "change", "runs changed", "seen in"), map(_survivor, report.survivors))
     else:
         yield "No mutant survived."

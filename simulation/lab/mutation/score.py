@@ -63,9 +63,9 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
     allowed: int
     """Those that survived and that the protocol allows, see `ALLOWED`."""
     survived: int
-    """Those that no checker reports although it should."""
+    """Those that no judge reports although it should."""
     score: float | None
-    """The share killed by a checker among those killed and survived; None if there are no such mutants."""
+    """The share killed by a judge among those killed and survived; None if there are no such mutants."""
     score_low: float
     """The score of all mutants of the core lies between these, with 95 % confidence."""
     score_high: float

@@ -1,4 +1,4 @@
-"""What a checker of members may ask of its world, and histories that are made by hand."""
+"""What a judge of members may ask of its world, and histories that are made by hand."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def rows(table: str) -> list[Any]:
 
 
 class History:
-    """What happens to the member `m` of a checker's world, as a script.
+    """What happens to the member `m` of a judge's world, as a script.
 
     A script has steps such as `3.5 poll end`: the second, one of the methods below, and its arguments.
     A semicolon ends a step, and a bar one until which nothing may be reported.
@@ -67,17 +67,17 @@ class History:
     unit_us = SECOND
     """Length of a script's unit of time, in µs."""
     hooks = "takes_request", "takes_response"
-    """Names of the checker's methods for requests and responses."""
+    """Names of the judge's methods for requests and responses."""
 
-    def __init__(self, checker: Any, *unheard: Any, **fields: Any) -> None:
-        """What `unheard` checkers report does not count."""
+    def __init__(self, judge: Any, *unheard: Any, **fields: Any) -> None:
+        """What `unheard` judges report does not count."""
         self.found: list[str] = []
         self.world = world_of_members(**fields)
-        self.checker, self.checkers = checker, (*unheard, checker)
+        self.judge, self.judges = judge, (*unheard, judge)
         self.sent: dict[str, Any] = {}
         for each in unheard:
             each.attach(self.world, lambda invariant, message, rule="": None)
-        checker.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
+        judge.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
         self.play("0 host start")
 
     def play(self, script: str) -> list[str]:
@@ -90,7 +90,7 @@ class History:
         return self.found
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        for each in self.checkers:
+        for each in self.judges:
             getattr(each, hook)("m", *arguments)
 
     def host(self, at_us: int, *what: str) -> None:

@@ -57,7 +57,7 @@ class Callbacks(Observer):
 
 def delivered(processing: str) -> Deliveries:
     deliveries = Deliveries()
-    run(loads(OVERLOADED.format(processing=processing)), 1, checkers=[deliveries])
+    run(loads(OVERLOADED.format(processing=processing)), 1, judges=[deliveries])
     return deliveries
 
 
@@ -97,5 +97,5 @@ def test_commits_that_nobody_waits_for_do_not_queue_up():
         ),
     )
     callbacks = Callbacks()
-    run(scenario, 1, checkers=[callbacks])
+    run(scenario, 1, judges=[callbacks])
     assert 2 * SECOND < callbacks.longest_us < 6 * SECOND

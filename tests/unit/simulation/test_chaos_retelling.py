@@ -1,4 +1,4 @@
-"""A real run told again: what observers hear, in which order, and that the checkers are awake there."""
+"""A real run told again: what observers hear, in which order, and that the judges are awake there."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers import real_checkers
-from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.judge import real_judges
+from fencepost.simulation.judge.claims import OneClaimant
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.events import (
@@ -44,7 +44,7 @@ def retell(
         client="fencepost",
         members=[("member-1", None), ("member-2", None)],
         brokers=["broker-1"],
-        observers=real_checkers() if observers is None else observers,
+        observers=real_judges() if observers is None else observers,
         sequence=lambda: 0,
     )
     happenings = RunEvents()

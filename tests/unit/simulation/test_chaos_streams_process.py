@@ -40,8 +40,8 @@ async def test_a_change_of_threads_is_expected_when_it_happens(
     with ours, theirs:
         terms = cast("Any", SimpleNamespace(name="client-1", threads=3))
         process = program.StreamsProcess(terms, EventChannel(ours, 0), ours)
-        checker = process.checker
-        monkeypatch.setattr(checker, "look", lambda: looks.append((checker.live, len(app.client.live))))
+        judge = process.judge
+        monkeypatch.setattr(judge, "look", lambda: looks.append((judge.live, len(app.client.live))))
         theirs.sendall(m.frame(m.ChangeThreads(adds=adds)))
         process._look_later()  # of a step before the order
         process._heed()

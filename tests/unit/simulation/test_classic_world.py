@@ -83,7 +83,7 @@ def test_deploys_take_a_group_from_one_assignor_to_another():
             if isinstance(response, JoinGroupResponse) and not response.error_code:
                 used.append(response.protocol_name)
 
-    result = run(loads(CALM + steps), 4, checkers=[Watch()])
+    result = run(loads(CALM + steps), 4, judges=[Watch()])
     assert result.converged
     assert list(dict.fromkeys(used)) == ["range", "roundrobin"]
     assert used[-1] == "roundrobin"

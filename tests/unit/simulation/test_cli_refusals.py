@@ -208,7 +208,7 @@ explore --mutant nobody | nobody
 mutants nope | there is no mutant nope
 mutants --seeds none | --seeds
 mutants --sample 3 | --sample: needs --automatic
-mutants --without checkers | needs --matrix
+mutants --without judge | needs --matrix
 """
 """Commands with what they say; before it the exit code 3, if it is not 2."""
 

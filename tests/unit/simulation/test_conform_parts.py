@@ -19,7 +19,7 @@ from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import classic, cluster, consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
-from fencepost.simulation.lab.conform.broker import Judge, neighbour
+from fencepost.simulation.lab.conform.broker import ReferenceBroker, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS, deviation_of
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView
@@ -470,7 +470,7 @@ class Waits:
 
 async def test_a_cluster_that_never_has_a_coordinator_is_told_once() -> None:
     admin: Any = Waits()
-    judge = Judge(
+    judge = ReferenceBroker(
         admin,
         GroupCoordinatorConfig(),
         BrokerVersions(error_code=ErrorCode.NONE, api_versions={}, features={}),

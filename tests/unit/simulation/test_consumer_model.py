@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
-from fencepost.simulation.checkers import consumer_model as model
-from fencepost.simulation.checkers.consumer_model import (
+from fencepost.simulation.judge import consumer_model as model
+from fencepost.simulation.judge.consumer_model import (
     STABLE,
     UNRELEASED,
     UNREVOKED,

@@ -375,10 +375,10 @@ def test_a_coordinator_that_errs_is_seen(kafka: EmbeddedKafka, member: WireMembe
     assert "heartbeat-answers" in {violation.invariant for violation in kafka.check()}
 
 
-def test_a_checker_that_fails_fails_the_check_and_not_the_server(
+def test_a_judge_that_fails_fails_the_check_and_not_the_server(
     kafka: EmbeddedKafka, member: WireMember, monkeypatch
 ) -> None:
-    monkeypatch.setattr("fencepost.simulation.checkers.coordination.check_answer", lambda *_: 1 / 0)
+    monkeypatch.setattr("fencepost.simulation.judge.coordination.check_answer", lambda *_: 1 / 0)
     kafka.group("g").rebalance()
     assert member.heartbeat().error_code is ErrorCode.NONE
     with pytest.raises(ZeroDivisionError):

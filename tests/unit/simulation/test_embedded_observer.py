@@ -21,15 +21,15 @@ from fencepost.coordinator.protocol.classic import (
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
-from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.embedded import observer
+from fencepost.simulation.judge.coordination import Coordination
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The requests that a checker was told of, in their order."""
+    """The requests that a judge was told of, in their order."""
     found: list[str] = []
     check = Coordination.on_coordinator_step
 

@@ -15,8 +15,8 @@ from fencepost.member.base.actions import Actions
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Reconciler
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens
 from fencepost.simulation.lab.explorer.group import GroupWorld
 from fencepost.simulation.lab.explorer.process import ExploredProcess

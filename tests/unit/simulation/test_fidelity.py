@@ -38,7 +38,7 @@ from fencepost.simulation.trace.schema import Row
 
 def measured(*settings: str, scenario: str = "scale-up-and-down") -> Latencies:
     latencies = Latencies()
-    run(load(scenario, overrides=list(settings), duration="10m"), 3, checkers=[latencies])
+    run(load(scenario, overrides=list(settings), duration="10m"), 3, judges=[latencies])
     return latencies
 
 
@@ -71,7 +71,7 @@ def test_round_trips_of_applications_and_of_the_classic_protocol_are_measured(pr
             overrides=[f"group.protocol={protocol}", "network.latency=3ms", "cluster.replication=20ms"],
         ),
     )
-    run(scenario, 3, checkers=[found])
+    run(scenario, 3, judges=[found])
     assert len(found.steady) > LEAST_ROUND_TRIPS
     assert at(found.steady, 0.5) == 6_000
     assert at(found.written, 0.5) == 26_000
@@ -253,7 +253,7 @@ def played_in_simulation(
     for seed in range(4):
         done = tempo(real, seed, config, 300_000_000)
         with ParquetTrace(out / TRACES / f"real-{seed}.parquet", f"real-{seed}") as trace:
-            run(done.scenario, seed, plan=done.plan, checkers=[latencies], trace=ToldAsReal(trace))
+            run(done.scenario, seed, plan=done.plan, judges=[latencies], trace=ToldAsReal(trace))
         results.append(told_as_real(6))
         plays[seed] = tempo(model, seed, config, 300_000_000)
     return Played(scenario=model, config=config, plays=plays, results=results, latencies=latencies, out=out)

@@ -320,7 +320,7 @@ class TestEmbedded:
         assert set(reply.errors.values()) == {E.UNKNOWN_MEMBER_ID}
         assert kafka.check() == []
 
-    def test_checkers_compare_what_its_journal_leads_to(self, kafka: EmbeddedKafka) -> None:
+    def test_judges_compare_what_its_journal_leads_to(self, kafka: EmbeddedKafka) -> None:
         self.ask(kafka, ShareHeartbeat("s", "A"))
         coordinator = kafka.endpoint.brokers.groups.shard_of("s").coordinator
         assert coordinator is not None

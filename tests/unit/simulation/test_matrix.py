@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.checkers.base import FindingReporter
 from fencepost.simulation.cli.entry import main
+from fencepost.simulation.judge.base import FindingReporter
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.mutation import matrix
 from fencepost.simulation.lab.mutation.blind import BLIND, BlindJudge
@@ -59,7 +59,7 @@ def test_each_rule_reports_an_invariant_a_few_times():
 @pytest.mark.parametrize("scenario", ["rolling-deploy", "regex-subscriptions", "coordinator-failover"])
 def test_the_judge_of_real_runs_is_silent_on_healthy_code(scenario):
     chosen = load_any(scenario)
-    assert not run(chosen, 3, checkers=[BlindJudge(chosen.protocols)]).violations
+    assert not run(chosen, 3, judges=[BlindJudge(chosen.protocols)]).violations
 
 
 def test_the_judge_of_real_runs_sees_what_records_show_and_not_the_requests():
@@ -67,7 +67,7 @@ def test_the_judge_of_real_runs_sees_what_records_show_and_not_the_requests():
         mutant = MUTANTS[name]
         chosen = load_any(mutant.scenarios[0], overrides=mutant.overrides)
         with mutant.apply():
-            return run(chosen, seed, checkers=[BlindJudge(chosen.protocols)], raises=False).violations
+            return run(chosen, seed, judges=[BlindJudge(chosen.protocols)], raises=False).violations
 
     found = seen("owner-entry-lost", 4)
     assert "one-owner" in {each.invariant for each in found}
@@ -78,8 +78,8 @@ def test_a_row_has_the_runs_in_which_each_rule_reported(monkeypatch):
     monkeypatch.setattr(matrix, "RUNS", 5)
     row = known_row("owner-entry-lost")
     assert row.runs == tuple(("churn", seed) for seed in range(5))
-    assert row.found["one-owner checkers.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
-    assert row.found["one-owner blind checkers.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
+    assert row.found["one-owner judge.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
+    assert row.found["one-owner blind judge.consumer_groups:ConsumerGroupJudge._owners"] == (4,)
 
 
 @pytest.mark.processes
@@ -110,6 +110,11 @@ def test_a_query_tells_which_mutants_would_be_missed_without_some_rules():
     assert not list(differences(ROWS, without(ROWS, ["z"])))
 
 
+def test_a_query_takes_the_former_names_of_rules():
+    (left,) = without([row("a", {"one-owner judge.x:f": (0,), "one-owner judge.y:f": (1,)})], ["checkers.x"])
+    assert left.found == {"one-owner judge.y:f": (1,)}
+
+
 def test_two_matrices_differ_in_false_alarms_and_digests():
     before = [row("steady", {}, "healthy", ("d1", "d2"))]
     after = [row("steady", {"one-owner x:f": (7,)}, "healthy", ("d1", "d3"))]
@@ -131,9 +136,9 @@ def test_the_command_makes_and_reads_a_matrix(
     assert kinds == ["healthy", "known"]
     assert main(["mutants", "--matrix", str(path), "--compare", str(path)]) == 0
     capsys.readouterr()
-    assert main(["mutants", "--matrix", str(tmp_path / "none.gz"), "--without", "checkers"]) == 2
+    assert main(["mutants", "--matrix", str(tmp_path / "none.gz"), "--without", "judge"]) == 2
     assert "none.gz: can't be read: no such file" in capsys.readouterr().err
-    assert main(["mutants", "--without", "checkers"]) == 2
+    assert main(["mutants", "--without", "judge"]) == 2
     assert "needs --matrix" in capsys.readouterr().err
 
 

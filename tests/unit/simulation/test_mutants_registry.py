@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import share_interval
-from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab import hunt as hunting
 from fencepost.simulation.lab.hunt import MutantResult, Survivors, hunt, hunt_all
@@ -72,8 +72,8 @@ def test_a_mutant_names_real_invariants_and_scenarios():
         assert mutant.summary.endswith("."), name
 
 
-def test_every_checker_has_a_mutant_that_must_wake_it():
-    """No other checker counts for it: each that a mutant names has to report it, see below."""
+def test_every_judge_has_a_mutant_that_must_wake_it():
+    """No other judge counts for it: each that a mutant names has to report it, see below."""
     woken = {name for mutant in MUTANTS.values() for name in mutant.expected}
     assert woken == set(INVARIANTS)
 
@@ -162,7 +162,7 @@ def test_a_hunt_without_a_catch_says_so(script):
     assert (result.caught, result.hits, result.seed, result.healthy) == (False, 0, -1, True)
 
 
-def test_a_checker_that_healthy_code_wakes_proves_nothing(script):
+def test_a_judge_that_healthy_code_wakes_proves_nothing(script):
     result = hunt(script({0: found("one-owner")}, {0: found("one-owner")}), range(7))
     assert (result.caught, result.hits, result.healthy) == (False, 1, False)
 

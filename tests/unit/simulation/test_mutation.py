@@ -196,7 +196,7 @@ def test_noting_statements_changes_no_run(healthy: list[HealthyRun]) -> None:
         assert not any(module.startswith("coordinator.consumer") for module, _ in each.reached)
 
 
-def test_a_mutant_that_a_checker_sees_is_killed(healthy: list[HealthyRun]) -> None:
+def test_a_mutant_that_a_judge_sees_is_killed(healthy: list[HealthyRun]) -> None:
     mutant = _mutant("is_active", "early-return", "return True")
     judged = judge(mutant, runs_for(mutant, healthy, 6))
     assert judged.verdict in ("killed", "crashed")
@@ -236,7 +236,7 @@ def test_a_mutant_that_never_ends_is_stopped(
     assert (judged.verdict, judged.message, judged.runs) == ("crashed", "does not end", 1)
 
 
-def test_a_mutant_whose_runs_differ_for_one_seed_needs_no_checker(healthy: list[HealthyRun]) -> None:
+def test_a_mutant_whose_runs_differ_for_one_seed_needs_no_judge(healthy: list[HealthyRun]) -> None:
     (mutant,) = [
         each
         for each in mutants_of("member.sac.consumer", "sac")

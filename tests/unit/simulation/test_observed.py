@@ -1,4 +1,4 @@
-"""An observed coordinator, fed with a simulated one's journal; and checkers that see what is wrong in one."""
+"""An observed coordinator, fed with a simulated one's journal; and judges that see what is wrong in one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers import real_checkers
-from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
-from fencepost.simulation.checkers.coordination import ObservedCoordination
+from fencepost.simulation.judge import real_judges
+from fencepost.simulation.judge.catalogue import INVARIANTS, NOT_ON_REAL
+from fencepost.simulation.judge.coordination import ObservedCoordination
 from fencepost.simulation.kernel.observers import (
     FindingReport,
     Observer,
@@ -56,7 +56,7 @@ def simulated(request: pytest.FixtureRequest) -> tuple[str, GroupCoordinatorConf
     """A group's id, its coordinator's configuration, and what that one did."""
     chosen = load(request.param, members=5)
     watching = Simulated()
-    run(chosen, 3, checkers=[watching])
+    run(chosen, 3, judges=[watching])
     return chosen.group.id, GroupCoordinatorConfig.from_properties(chosen.config), watching
 
 
@@ -72,8 +72,8 @@ class Watch(Observer):
         self.steps: list[RecordsObserved] = []
         self.rows: list[Any] = []
         self.recorder = TraceRows(world="real", group=group_id, sink=self)
-        checkers = [each for each in real_checkers() if isinstance(each, ObservedCoordination)]
-        observers = [TraceWriter(self.recorder), *checkers]
+        judges = [each for each in real_judges() if isinstance(each, ObservedCoordination)]
+        observers = [TraceWriter(self.recorder), *judges]
         for observer in observers:
             observer.attach(
                 self, lambda invariant, message, rule="": self.findings.append((invariant, message))
@@ -316,7 +316,7 @@ async def test_an_answer_without_a_record_is_found() -> None:
 def test_the_catalogue_says_of_each_invariant_what_becomes_of_it() -> None:
     assert INVARIANTS.keys() > NOT_ON_REAL
     assert all(INVARIANTS[name].on_real for name in NOT_ON_REAL)
-    assert all(checker.left_out == NOT_ON_REAL for checker in real_checkers())
+    assert all(judge.left_out == NOT_ON_REAL for judge in real_judges())
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ class Steps(Observer):
 
 def test_a_simulated_and_a_served_coordinator_have_the_same_kind_of_host() -> None:
     seen = Steps()
-    run(load("steady", duration="1m"), seed=3, checkers=[seen])
+    run(load("steady", duration="1m"), seed=3, judges=[seen])
     assert [type(host) for host in seen.hosts] == [CoordinatorHost]
     with EmbeddedKafka(topics={"orders": 1}) as kafka:
         served = [shard.host for shard in kafka.endpoint.brokers.groups.shards]
@@ -49,7 +49,7 @@ def test_what_was_simulated_happens_again_in_a_host_of_its_own() -> None:
     """All that a simulated host did follows from its events and their times; the world adds nothing."""
     seen = Steps()
     scenario = load("steady", duration="2m")
-    run(scenario, seed=5, checkers=[seen])
+    run(scenario, seed=5, judges=[seen])
     clock = ManualClock()
     again = CoordinatorHost(GroupCoordinator(seen.hosts[0].coordinator.config), MemoryJournal(), clock)
     assert len(seen.steps) > 50

@@ -212,7 +212,7 @@ def test_a_log_that_nothing_checked_has_no_zero_of_violations(tmp_path: Path) ->
     tables = {**whole.tables, "runs": runs, "downtime": downtime, "violations": [], "two_owners": []}
     render_campaign_report(report_input(tables=tables, runs=(), failures=()), tmp_path / "log.html")
     text = (tmp_path / "log.html").read_text()
-    assert "from a log, which no checker can judge" in text
+    assert "from a log, which cannot be judged" in text
     assert "0 violations" not in text
     assert "time with two owners" not in text
 

@@ -46,9 +46,9 @@ def test_who_awaits_runs_it_in_a_thread():
 
 
 @pytest.mark.filterwarnings("error")
-def test_a_checker_that_is_none_leaves_nothing_open():
+def test_a_judge_that_is_none_leaves_nothing_open():
     with pytest.raises(AttributeError):
-        run(loads(SMALL), 1, checkers=[object()])  # type: ignore[list-item]
+        run(loads(SMALL), 1, judges=[object()])  # type: ignore[list-item]
     gc.collect()
 
 
@@ -166,10 +166,10 @@ def test_a_run_can_be_bounded():
 def test_a_defect_of_an_observer_ends_the_run():
     class Broken(Observer):
         def on_callback(self, *_: object) -> None:
-            raise ZeroDivisionError("in a checker")
+            raise ZeroDivisionError("in a judge")
 
-    with pytest.raises(ZeroDivisionError, match="in a checker"):
-        run(loads(SMALL), 1, checkers=[Broken()])
+    with pytest.raises(ZeroDivisionError, match="in a judge"):
+        run(loads(SMALL), 1, judges=[Broken()])
 
 
 def test_a_finding_is_in_the_result_and_in_the_trace():
@@ -181,7 +181,7 @@ def test_a_finding_is_in_the_result_and_in_the_trace():
             self._report("one-owner", "two of them")
 
     kept = Kept()
-    result = run(loads(SMALL), 1, checkers=[Fussy()], trace=kept)
+    result = run(loads(SMALL), 1, judges=[Fussy()], trace=kept)
     (violation,) = result.violations
     assert (violation.invariant, violation.t_us, violation.message) == (
         "one-owner",
@@ -200,7 +200,7 @@ def test_the_quiet_phase_covers_all_timeouts():
 
 def test_a_group_that_cannot_settle_is_told():
     scenario = loads(SMALL + "[network]\nlatency = '40s'\n")
-    assert not run(scenario, 1, checkers=[]).converged
+    assert not run(scenario, 1, judges=[]).converged
 
 
 def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more(monkeypatch):

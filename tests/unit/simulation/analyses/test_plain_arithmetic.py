@@ -1,4 +1,4 @@
-"""Every scenario of the library: the analyses, plain arithmetic on the same rows, and the checkers agree."""
+"""Every scenario of the library: the analyses, plain arithmetic on the same rows, and the judges agree."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SEEDS = (3, 5)
 STAYS_AWAY = "classic-static-members"
 """A static member that freezes stays in its group. A round without it may give its partition to another one.
 
-That is how Kafka has it, so no checker objects, and no record says that the member has lost the partition.
+That is how Kafka has it, so no judge objects, and no record says that the member has lost the partition.
 """
 BUGS = {
     "owner-by-epoch": "scale-up-and-down",
@@ -52,11 +52,11 @@ BUGS = {
     "sac-no-handover": "sac-churn",
     "sac-disconnected-ignored": "sac-node-failures",
 }
-"""Bugs that give a partition to two members, and a scenario that shows it: the checkers report them, and the
+"""Bugs that give a partition to two members, and a scenario that shows it: the judges report them, and the
 analyses must as well, in the same runs."""
 DEMOTED = "sac-disconnected-ignored-3"
 """With two active consumers, this coordinator turns one into a waiting one as its connection ends, which
-RabbitMQ never does. The table takes that for its window `demoted`, the checkers for what it is."""
+RabbitMQ never does. The table takes that for its window `demoted`, the judges for what it is."""
 EXCLUSIVE = ("one-claimant", "sac-exclusive")
 
 
@@ -130,7 +130,7 @@ def test_two_owners_are_found_by_plain_arithmetic_too(library: Library, name: st
 
 
 @pytest.mark.parametrize("name", names())
-def test_two_owners_without_a_window_are_those_that_the_checkers_report(library: Library, name: str) -> None:
+def test_two_owners_without_a_window_are_those_that_the_judges_report(library: Library, name: str) -> None:
     unexplained = sum(row["count"] for row in library.rows("two_owners", name) if row["sac_window"] is None)
     reported = [
         each.invariant
@@ -242,8 +242,8 @@ def test_violations_and_rebalances_are_those_of_the_runs(library: Library, name:
 
 
 @pytest.mark.parametrize("name", [name for name in library_names() if name.startswith("sac-")])
-def test_windows_of_the_checker_are_in_the_table(library: Library, name: str) -> None:
-    """The checker ends a window with the connection, the table when the client notices: it finds no less."""
+def test_windows_of_the_judge_are_in_the_table(library: Library, name: str) -> None:
+    """The judge ends a window with the connection, the table when the client notices: it finds no less."""
     rows = {row["sac_window"]: row for row in library.rows("two_owners", name)}
     for figure, count in sum(
         (Counter(each.figures) for each in library.runs[name].results), Counter()

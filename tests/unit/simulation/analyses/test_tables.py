@@ -14,8 +14,8 @@ from fencepost.simulation.analyses.catalogue import ANALYSES, RUNS, TABLES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
 from fencepost.simulation.analyses.views import Views
-from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
+from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL
 

@@ -1,0 +1,160 @@
+"""The shared parts of all judges: a finding, and a reporter that limits how often it repeats itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from types import GeneratorType
+from typing import Any, Final, TypeAlias, TypeVar
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
+from fencepost.simulation.judge.catalogue import INVARIANTS
+from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldObserver, WorldView
+
+_V = TypeVar("_V")
+
+Finding: TypeAlias = tuple[str, str]
+"""An invariant's name, and a text with the culprit, the place and the epochs."""
+
+REPORTS_PER_INVARIANT: Final = 5
+"""One defect is seen at every later event; the first few findings are enough."""
+
+OF_LOG: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    }
+)
+"""Errors that clients receive if records can't be written.
+
+UNKNOWN_SERVER_ERROR is none of them: no assignor of the simulation may fail, so no target does.
+"""
+
+MENDED: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        *(code for code in ErrorCode if code.retriable),
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Responses after which a member goes on by itself: it retries, or joins again."""
+
+_SHOWN: Final = 12
+"""Number of partitions of each topic that a message names."""
+
+NOTHING: Final[frozenset[TopicPartition]] = frozenset()
+
+
+@lru_cache(maxsize=512)
+def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
+    """Partitions as a set, which is the same object for all judges that get the same ones."""
+    return frozenset(partitions)
+
+
+@lru_cache(maxsize=512)
+def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    """The union, one object for all callers; one of the two if the other is empty."""
+    return one | other if one and other else one or other
+
+
+@lru_cache(maxsize=512)
+def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
+    """The difference, one object for all callers; `one` itself if nothing is removed."""
+    return one if one.isdisjoint(other) else one - other or NOTHING
+
+
+class OfHosts(dict[str, _V]):
+    """A judge's state of each host, made when the host is first asked for."""
+
+    def __init__(self, make: Callable[[str], _V]) -> None:
+        super().__init__()
+        self._make = make
+
+    def __missing__(self, host: str) -> _V:
+        made = self[host] = self._make(host)
+        return made
+
+
+_PASSES_ON: Final = frozenset(
+    {"report", "_report", "report_all", "rule_of", "take_down", "_finding", "_found"}
+)
+"""Functions that pass findings of others on."""
+
+
+def rule_of(findings: object = None) -> str:
+    """Return the name of the rule that has just found something: its module and its function.
+
+    That is the innermost generator of `findings`, or else the function that reports.
+    """
+    while isinstance(inner := getattr(findings, "gi_yieldfrom", None), GeneratorType):
+        findings = inner
+    frame = getattr(findings, "gi_frame", None) or sys._getframe()
+    while frame.f_code.co_name in _PASSES_ON:
+        frame = frame.f_back
+    module = frame.f_globals["__name__"].removeprefix("fencepost.simulation.")
+    return f"{module}:{frame.f_code.co_qualname}"
+
+
+class FindingReporter(WorldObserver):
+    """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times for a rule."""
+
+    left_out: frozenset[str] = frozenset()
+    """Invariants that do not apply to the world: no finding of them is reported."""
+
+    def attach(self, world: Any, report: FindingReport) -> None:
+        """Keep the world, and the receiver of findings."""
+        self.world = world
+        self._report = report
+        self._reported: dict[tuple[str, str], int] = {}
+
+    def report(self, invariant: str, message: str, rule: str = "") -> None:
+        """Pass one finding on, unless the rule has reported this invariant often enough.
+
+        `rule` is the function that found it, see `rule_of`.
+
+        :raises KeyError: if the catalogue has no such invariant.
+        """
+        INVARIANTS[invariant]
+        if invariant in self.left_out:
+            return
+        kind = invariant, rule or rule_of()
+        count = self._reported.get(kind, 0)
+        if count < REPORTS_PER_INVARIANT:
+            self._reported[kind] = count + 1
+            self._report(invariant, message, kind[1])
+
+    def report_all(self, findings: Iterable[Finding]) -> None:
+        """Pass findings on."""
+        for invariant, message in findings:
+            self.report(invariant, message, rule_of(findings))
+
+
+class Judge(FindingReporter, Observer):
+    """A judge of a group's coordinator and its members."""
+
+    world: WorldView
+
+
+def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:
+    """Return a set of partitions for people: `orders 0 1 2, payments 4`; of a topic the first dozen."""
+    known = names or {}
+    parts = []
+    for topic_id, numbers in partitions.items():
+        few = " ".join(map(str, numbers[:_SHOWN])) + (" …" if len(numbers) > _SHOWN else "")
+        parts.append(f"{known.get(topic_id, topic_id)} {few}")
+    return "{" + ", ".join(parts) + "}"
+
+
+def shown_names(partitions: Iterable[TopicPartition]) -> str:
+    """Return the same for partitions under their topics' names."""
+    ordered = sorted(partitions)
+    few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:_SHOWN])
+    return "{" + few + (", …" if len(ordered) > _SHOWN else "") + "}"

@@ -1,0 +1,662 @@
+"""Classic groups step by step: each request gets the right response at the right time.
+
+A second account of the group (`classic_account`) works out the effects of an event; this compares. After a
+finding, a group is left alone until another coordinator loads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+    Token,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+)
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    MemberFenced,
+    MemberHeard,
+    Outcome,
+    ParkedResponse,
+    RebalanceRequested,
+    Request,
+    Response,
+    SessionEnded,
+)
+from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
+from fencepost.member.base.transport import RequestTimedOut
+from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
+from fencepost.simulation.judge.classic_account import ExpectedGroup
+from fencepost.simulation.judge.classic_administration import check_deleted, check_offsets_deleted
+from fencepost.simulation.judge.classic_expected import (
+    EMPTY,
+    JOINING,
+    Answer,
+    Deadline,
+    Expected,
+    nothing,
+    offers_of,
+)
+from fencepost.simulation.judge.classic_migration import ClassicMigration
+from fencepost.simulation.judge.commits import missing
+from fencepost.simulation.kernel.observers import StepEvent
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.config import GroupCoordinatorConfig
+    from fencepost.coordinator.coordinator import GroupCoordinator
+
+_E = ErrorCode
+_NONE = ErrorCode.NONE
+_LATE_MS: Final = 1
+"""Events in the millisecond of a deadline may come before its timer."""
+_OF_A_GROUP: Final = (
+    JoinGroupRequest,
+    SyncGroupRequest,
+    consumer.LeaveGroupRequest,
+    consumer.LeaveGroupBatchRequest,
+    SessionEnded,
+    RebalanceRequested,
+)
+
+
+class Sent(NamedTuple):
+    """The effects of an event, as clients and the journal see them."""
+
+    answers: dict[Token, Answer]
+    """Responses to JoinGroup and SyncGroup requests."""
+    codes: tuple[ErrorCode, ...]
+    """Errors of a response to LeaveGroup."""
+    values: tuple[GroupMetadataValue | None, ...]
+    """The records of the group that were written."""
+    fenced: frozenset[str]
+    """Members that were removed by time."""
+
+
+class Change(NamedTuple):
+    """A group, and the record that was written of it."""
+
+    group_id: str
+    value: GroupMetadataValue
+
+
+def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
+    """Return the effects of an event on one group."""
+    answers: dict[Token, Answer] = {}
+    fenced = []
+    for effect in outcome.effects:
+        if isinstance(effect, ParkedResponse):
+            answers[effect.token] = effect.response
+        elif isinstance(effect, MemberFenced) and effect.group_id == group_id:
+            fenced.append(effect.member_id)
+    reply = outcome.reply
+    codes: tuple[ErrorCode, ...] = ()
+    if isinstance(event, JoinGroupRequest | SyncGroupRequest):
+        if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
+            answers[event.token] = reply
+    elif isinstance(reply, consumer.LeaveGroupResponse):
+        codes = (reply.error_code,)
+    elif isinstance(reply, consumer.LeaveGroupBatchResponse):
+        codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
+    return Sent(answers, codes, tuple(_values(outcome.records, group_id)), frozenset(fenced))
+
+
+def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadataValue | None]:
+    for record in records:
+        value = record.value
+        if (
+            type(record.key) is GroupMetadataKey
+            and record.key.group_id == group_id
+            and (value is None or isinstance(value, GroupMetadataValue))
+        ):
+            yield value
+
+
+def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
+    """Return the error with which a JoinGroup is refused, whatever the state of the group."""
+    if not request.group_id:
+        return _E.INVALID_GROUP_ID
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    return _NONE if low <= request.session_timeout_ms <= high else _E.INVALID_SESSION_TIMEOUT
+
+
+def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator[Finding]:
+    """Findings of one event, which `what` describes."""
+    for token in expected.answers.keys() | got.answers.keys():
+        yield from _compare_answers(group_id, what, expected.answers.get(token), got.answers.get(token))
+    if expected.codes != got.codes:
+        yield (
+            "classic-answers",
+            f"{what} of {group_id} returned {_names(got.codes)} instead of {_names(expected.codes)}",
+        )
+    if expected.fenced != got.fenced:
+        yield (
+            "classic-members",
+            f"{what} of {group_id} removed {sorted(got.fenced)} instead of {sorted(expected.fenced)}",
+        )
+    value = None if not got.values else got.values[-1]
+    if _essence(value) != _essence(expected.value):
+        yield "classic-record", f"{what} of {group_id} wrote {value} instead of {expected.value}"
+
+
+def _names(codes: tuple[ErrorCode, ...]) -> str:
+    return ", ".join(code.name for code in codes) or "nothing"
+
+
+def _compare_answers(
+    group_id: str, what: str, expected: Answer | None, got: Answer | None
+) -> Iterator[Finding]:
+    joins = isinstance(expected or got, JoinGroupResponse)
+    request = "JoinGroup" if joins else "SyncGroup"
+    if expected is None or got is None or type(expected) is not type(got):
+        yield (
+            "classic-rounds" if joins else "classic-synced",
+            f"{what} of {group_id}: a {request} got {_short(got)} instead of {_short(expected)}",
+        )
+    elif expected.error_code is not got.error_code:
+        yield (
+            "classic-answers",
+            f"{what} of {group_id}: {request} got {got.error_code.name} instead of"
+            f" {expected.error_code.name}",
+        )
+    elif _essence_of_answer(expected) != _essence_of_answer(got):
+        yield (
+            "classic-joined" if joins else "classic-synced",
+            f"{what} of {group_id}: {request} got {got} instead of {expected}",
+        )
+
+
+def _short(answer: Answer | None) -> str:
+    if answer is None:
+        return "nothing"
+    if answer.error_code is not _NONE:
+        return answer.error_code.name
+    return f"generation {answer.generation}" if isinstance(answer, JoinGroupResponse) else "its assignment"
+
+
+def _essence_of_answer(answer: Answer) -> object:
+    """Return the part of a response that clients use: if it has an error, they ignore the rest."""
+    if answer.error_code is _E.MEMBER_ID_REQUIRED:
+        return getattr(answer, "member_id", "")
+    if answer.error_code is not _NONE:
+        return None
+    if isinstance(answer, SyncGroupResponse):
+        return answer
+    roster = {each.member_id: each for each in answer.members}
+    return roster, msgspec.structs.replace(answer, members=())
+
+
+def _essence(value: GroupMetadataValue | None) -> object:
+    """Return a record without its time, and without data that brokers only pass on."""
+    if value is None:
+        return None
+    members = {
+        each.member_id: msgspec.structs.replace(each, client_id="", client_host="") for each in value.members
+    }
+    leader = value.leader or None
+    return members, msgspec.structs.replace(value, members=(), current_state_timestamp_ms=0, leader=leader)
+
+
+class ClassicRounds(Judge):
+    """Watches the coordinators' classic groups, and keeps an account of each."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, ExpectedGroup] = {}
+        self._lost: set[str] = set()
+        """Groups with a finding."""
+        self._paused: set[str] = set()
+        """Brokers that have done nothing since they began to stand still."""
+        self._turned_away: set[str] = set()
+        """Hosts whose request waited when its coordinator resigned in good order."""
+        self._excused_ms = 0
+        """Time at which a broker last went on after a pause, in ms: deadlines that passed before may be met
+        late."""
+        self._migration = ClassicMigration()
+
+    # -- events -------------------------------------------------------------------------------------------
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """Load the groups: the coordinator treats every member as just seen, and no request waits."""
+        live = self.world.coordinators[host].coordinator
+        if what == "resign":
+            self._turn_away()
+        if what == "active" and live is not None:
+            self._accounts.clear()
+            self._lost.clear()
+            for group_id, value in live.classic.stored.items():
+                account = ExpectedGroup.of_record(group_id, value, self.world.config, now_us // 1000)
+                self._accounts[group_id] = account
+                self._found(group_id, check_state(account, live))
+            self._migration.loaded(live, self.world.config)
+
+    def _turn_away(self) -> None:
+        """Note the members that wait: each is sent to the new coordinator."""
+        hosts = self.world.hosts_by_member
+        for account in self._accounts.values():
+            for member_id, member in account.members.items():
+                if member_id in hosts and (member.join is not None or member.sync is not None):
+                    self._turned_away.add(hosts[member_id])
+        self._accounts.clear()
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """Note that a process that ended, or stands still, waits for nothing."""
+        self._turned_away.discard(host)
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """Note that the response to a request that waited may be lost."""
+        self._turned_away.discard(host)
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Check that a request that waited gets a response, or loses its connection, and does not hang."""
+        if host in self._turned_away and isinstance(request, JoinGroupRequest | SyncGroupRequest):
+            self._turned_away.remove(host)
+            if isinstance(response, RequestTimedOut):
+                self.report(
+                    "classic-rounds" if isinstance(request, JoinGroupRequest) else "classic-synced",
+                    f"{host} was not notified that its group has another coordinator, and waited until its"
+                    f" {type(request).__name__} timed out",
+                )
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """Note that a broker that stood still is late."""
+        if fault == "broker-pause" and phase == "begin":
+            self._paused.add(detail)
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Check one event."""
+        live = self.world.coordinators[host].coordinator
+        if live is None:
+            return
+        now_ms = now_us // 1000
+        self.report_all(self._migration.before(live, event, outcome, now_ms))
+        if isinstance(event, HeartbeatRequest):
+            self._heartbeat(live, event, outcome, now_ms)
+        elif isinstance(event, OffsetCommitRequest):
+            self._commit(live, event, outcome, now_ms)
+        elif isinstance(event, DeadlineReached):
+            self._time(live, event, outcome, now_ms)
+        elif isinstance(event, MemberHeard):
+            if account := self._accounts.get(event.group_id):
+                account.hears(event.member_id, now_ms)
+        elif isinstance(event, OffsetDeleteRequest | consumer.DeleteGroupsRequest):
+            self._administered(live, event, outcome)
+            if outcome.records:
+                self._elsewhere(live, event, outcome, now_ms)
+        elif isinstance(event, _OF_A_GROUP) and event.group_id not in self._lost:
+            self._of_a_group(live, event, outcome, now_ms)
+        elif outcome.records:
+            self._elsewhere(live, event, outcome, now_ms)
+        if outcome.records:
+            self.report_all(self._migration.after(live, outcome))
+        self._look(host, now_ms)
+
+    # -- requests -----------------------------------------------------------------------------------------
+
+    def _heartbeat(
+        self, live: GroupCoordinator, request: HeartbeatRequest, outcome: Outcome, now_ms: int
+    ) -> None:
+        account = self._accounts.get(request.group_id)
+        if account is None or not isinstance(outcome.reply, HeartbeatResponse):
+            return
+        expected, got = account.beats(request, now_ms), outcome.reply.error_code
+        if got is not expected:
+            self._found(
+                request.group_id,
+                [
+                    (
+                        "classic-answers",
+                        f"Heartbeat of {request.member_id} of {request.group_id}, which is {account.phase} in"
+                        f" generation {account.generation}, in generation {request.generation}: {got.name}"
+                        f" instead of {expected.name}",
+                    )
+                ],
+            )
+        elif expected in (_NONE, _E.REBALANCE_IN_PROGRESS):
+            self._check_session(live, account, request.member_id)
+
+    def _commit(
+        self, live: GroupCoordinator, request: OffsetCommitRequest, outcome: Outcome, now_ms: int
+    ) -> None:
+        account, reply = self._accounts.get(request.group_id), outcome.reply
+        if account is None or not isinstance(reply, OffsetCommitResponse) or request.is_anonymous_transaction:
+            return
+        if len(missing(request, reply, live.image)) == len(request.offsets):
+            return  # of no partition that exists: the request did not reach the group
+        if member_id := account.commits(request, now_ms):
+            self._check_session(live, account, member_id)
+
+    def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
+        """Judge an administrator's deletion of a group, or of some of its offsets."""
+        group_id, reply = event.group_id, outcome.reply
+        account = self._accounts.get(group_id)
+        if account is None or getattr(reply, "error_code", None) in OF_LOG:
+            return
+        if isinstance(reply, OffsetDeleteResponse):
+            self._found(group_id, check_offsets_deleted(account, event, reply, live))
+        elif isinstance(reply, consumer.DeleteGroupsResponse):
+            self._found(group_id, check_deleted(account, reply))
+
+    def _check_session(self, live: GroupCoordinator, account: ExpectedGroup, member_id: str) -> None:
+        group_id = account.group_id
+        at_ms = live.classic.timers.deadline_of(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id))
+        right_ms = account.deadlines.get(Deadline("session", member_id))
+        if at_ms != right_ms:
+            self._found(group_id, [_wrong_timer(group_id, Deadline("session", member_id), at_ms, right_ms)])
+
+    def _of_a_group(self, live: GroupCoordinator, event: Any, outcome: Outcome, now_ms: int) -> None:
+        """Judge a request that names a group, or one that concerns a group."""
+        group_id = event.group_id
+        account, is_new = self._accounts.get(group_id), False
+        got = sent(group_id, event, outcome)
+        if account is None:
+            if not isinstance(event, JoinGroupRequest) or self._belongs_elsewhere(live, group_id):
+                if outcome.records:
+                    self._elsewhere(live, event, outcome, now_ms)
+                return
+            account, is_new = ExpectedGroup(group_id, self.world.config), True
+        account.begin(now_ms, got.answers, kept=getattr(event, "token", None) in got.answers)
+        if not isinstance(event, JoinGroupRequest):
+            _takes(account, event)
+        elif self._joins(account, event, is_new=is_new) and not outcome.records and self._fails(outcome):
+            del self._accounts[group_id]  # it never existed
+            return
+        self._judge(live, account, type(event).__name__, outcome, got)
+
+    def _joins(self, account: ExpectedGroup, request: JoinGroupRequest, *, is_new: bool) -> bool:
+        """Judge a JoinGroup. Return true if it makes a group, which is written at once."""
+        error = request_error(request, self.world.config)
+        if error is _NONE and is_new and request.member_id:
+            error = _E.UNKNOWN_MEMBER_ID
+        if error is not _NONE:
+            account.now.answers[request.token] = JoinGroupResponse(error_code=error)
+            return False
+        made = account.value() if is_new else None
+        account.joins(request)
+        account.now.value = made or account.now.value
+        self._accounts[account.group_id] = account
+        return is_new
+
+    def _fails(self, outcome: Outcome) -> bool:
+        """Return true if the log accepts no records now; the response to a request must say so."""
+        failing = bool(getattr(self.world.journal, "failing", False))
+        return failing and (outcome.reply is None or _code_of(outcome.reply) in OF_LOG)
+
+    def _judge(
+        self,
+        live: GroupCoordinator,
+        account: ExpectedGroup,
+        what: str,
+        outcome: Outcome,
+        got: Sent,
+    ) -> None:
+        """Compare, and let the account go on."""
+        group_id, expected = account.group_id, account.now
+        findings: list[Finding] = []
+        if expected.value is not None and not outcome.records and self._fails(outcome):
+            expected.answers.clear()
+            expected.value = None
+            expected.codes, expected.fenced = got.codes, {*got.fenced}
+            expected.undo(_E.UNKNOWN_SERVER_ERROR if outcome.reply is None else _code_of(outcome.reply))
+            expected.later = nothing
+        findings += compare(group_id, what, expected, got)
+        expected.later()
+        if not findings and group_id in self._accounts:
+            findings += check_state(account, live)
+        self._found(group_id, findings)
+        if not findings and not self._lost and len(live.classic.timers) != self._timers():
+            self._found(
+                group_id,
+                [
+                    (
+                        "timers-armed",
+                        f"{what} left {len(live.classic.timers)} timers instead of {self._timers()}",
+                    )
+                ],
+            )
+
+    def _belongs_elsewhere(self, live: GroupCoordinator, group_id: str) -> bool:
+        """Return true if a group of another kind has that id, and has members."""
+        if self._migration.has_members(group_id):
+            return True
+        found = live.kinds.find(group_id)
+        return found is not None and found[0] not in (live.classic, live.consumer) and bool(found[1].members)
+
+    # -- deadlines ----------------------------------------------------------------------------------------
+
+    def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
+        """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
+        accounts = self._accounts
+        due = [(at, group_id, one) for group_id in accounts for at, one in accounts[group_id].due(now_ms)]
+        if not self._concerns(outcome):
+            if outcome.records:
+                self._elsewhere(live, event, outcome, now_ms)
+                return
+            if not due:
+                return
+        if not due:
+            for group_id in [*accounts]:
+                got = sent(group_id, event, outcome)
+                self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
+            return
+        first_ms = min(at for at, _, _ in due)
+        chosen = [(group_id, one) for at, group_id, one in due if at == first_ms]
+        fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
+        group_id, deadline = next((each for each in chosen if _explains(each[1], fenced)), chosen[0])
+        account, got = accounts[group_id], sent(group_id, event, outcome)
+        account.begin(now_ms, got.answers)
+        account.is_over(deadline)
+        what = f"the {deadline.kind} timeout {deadline.member_id}".rstrip()
+        self._judge(live, account, what, outcome, got)
+
+    def _concerns(self, outcome: Outcome) -> bool:
+        """Return true if the effects of a timer show that it belonged to one of these groups."""
+        return any(
+            isinstance(each, ParkedResponse)
+            or (isinstance(each, MemberFenced) and each.group_id in self._accounts)
+            for each in outcome.effects
+        ) or any(
+            isinstance(each.key, GroupMetadataKey)
+            and each.value is not None
+            and each.key.group_id in self._accounts
+            for each in outcome.records
+        )
+
+    def _look(self, host: str, now_ms: int) -> None:
+        """Report rounds and members that should have ended by now."""
+        if host in self._paused:
+            self._paused.remove(host)
+            self._excused_ms = now_ms
+        for group_id, account in [*self._accounts.items()]:
+            if now_ms <= account.look_ms + _LATE_MS:
+                continue
+            account.looked()
+            late = [
+                (
+                    "classic-members" if deadline.kind == "session" else "classic-rounds",
+                    f"the {deadline.kind} timeout of {deadline.member_id or group_id} was over"
+                    f" {now_ms - at_ms} ms ago, and nothing happened",
+                )
+                for at_ms, deadline in account.due(now_ms - _LATE_MS - 1)
+                if at_ms > self._excused_ms
+            ]
+            self._found(group_id, late)
+
+    # -- other kinds of groups ----------------------------------------------------------------------------
+
+    def _elsewhere(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
+        """Note that a group was deleted, became one of the other kind, or was one."""
+        for group_id in {
+            record.key.group_id: None for record in outcome.records if type(record.key) is GroupMetadataKey
+        }:
+            if group_id in self._lost:
+                continue
+            value = [*_values(outcome.records, group_id)][-1]
+            account = self._accounts.get(group_id)
+            if value is not None:
+                if account is None:
+                    self._came_over(live, Change(group_id, value), event, outcome, now_ms)
+            elif account is not None:
+                self._ended(live, account, event, outcome, now_ms)
+
+    def _ended(
+        self, live: GroupCoordinator, account: ExpectedGroup, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> None:
+        group_id, got = account.group_id, sent(account.group_id, event, outcome)
+        account.begin(now_ms, got.answers)
+        account.ends(_E.REBALANCE_IN_PROGRESS)
+        findings = [*compare(group_id, type(event).__name__, account.now, got)]
+        if account.phase is not EMPTY:
+            if isinstance(event, consumer.ConsumerGroupHeartbeatRequest):
+                findings += self._migration.upgraded(live, account, event)
+            else:
+                findings.append(
+                    (
+                        "classic-members",
+                        f"{group_id}, {account.phase}, was ended by {type(event).__name__}",
+                    )
+                )
+        del self._accounts[group_id]
+        self._found(group_id, findings)
+
+    def _came_over(
+        self, live: GroupCoordinator, change: Change, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> None:
+        """Note that a consumer group became a classic one."""
+        group_id, value = change
+        self._found(group_id, self._migration.downgraded(live, group_id, value, event, outcome))
+        group = live.classic.groups.get(group_id)
+        if group_id in self._lost or group is None:
+            return
+        account = ExpectedGroup.of_record(group_id, value, self.world.config, now_ms)
+        self._accounts[group_id] = account
+        offers = self._migration.offers(group_id)
+        for member in account.members.values():
+            member.offers = offers.get(member.member_id, member.offers)
+            if isinstance(event, JoinGroupRequest) and member.instance_id == event.instance_id:
+                member.offers = offers_of(event)
+        if group.state is JOINING:
+            account.begin(now_ms, {})
+            account.start_anew()
+        self._found(group_id, check_state(account, live))
+
+    def _timers(self) -> int:
+        return sum(len(account.deadlines) for account in self._accounts.values())
+
+    def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
+        """Report findings, and leave their group alone."""
+        for finding in findings:
+            self.report(*finding)
+            self._lost.add(group_id)
+            self._accounts.pop(group_id, None)
+
+
+def _takes(account: ExpectedGroup, event: Any) -> None:
+    """Work out the effects of an event other than JoinGroup."""
+    if isinstance(event, SyncGroupRequest):
+        if event.lacks_protocol:
+            refused = SyncGroupResponse(error_code=_E.INCONSISTENT_GROUP_PROTOCOL)
+            account.now.answers[event.token] = refused
+        else:
+            account.syncs(event)
+    elif isinstance(event, consumer.LeaveGroupBatchRequest):
+        account.leaves(event.members)
+    elif isinstance(event, consumer.LeaveGroupRequest):
+        account.leaves((event,))
+    elif isinstance(event, SessionEnded):
+        account.is_over(Deadline("session", event.member_id), by_time=False)
+    else:
+        account.rebalances()
+
+
+def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:
+    """Return true if members can have been removed by this timer."""
+    if not fenced:
+        return False
+    reason = next(iter(fenced.values())).reason
+    return deadline.kind == reason and (not deadline.member_id or deadline.member_id in fenced)
+
+
+def _code_of(reply: Response) -> ErrorCode:
+    if isinstance(reply, consumer.LeaveGroupBatchResponse) and reply.members:
+        return reply.members[0].error_code
+    return getattr(reply, "error_code", _NONE)
+
+
+def _wrong_timer(group_id: str, deadline: Deadline, at_ms: int | None, right_ms: int | None) -> Finding:
+    return (
+        "timers-armed",
+        f"the {deadline.kind} timer of {deadline.member_id or group_id} is at {at_ms}, not at {right_ms}",
+    )
+
+
+def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
+    """Findings of the state of a group after an event: its description, and its timers."""
+    group_id = account.group_id
+    group = live.classic.groups.get(group_id)
+    if group is None:
+        yield "classic-members", f"{group_id} was deleted, it has {sorted(account.members)}"
+        return
+    at, right = (group.state, group.generation), (account.phase, account.generation)
+    if at != right:
+        yield (
+            "classic-rounds",
+            f"{group_id} is {at[0]} in generation {at[1]} instead of {right[0]} in {right[1]}",
+        )
+        return
+    if not _seats_alike(group.members, account.members):
+        seats = {each.member_id: each.instance_id for each in group.members.values()}
+        yield "classic-members", f"{group_id} has the members {seats} instead of {sorted(account.members)}"
+        return
+    if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
+        yield (
+            "classic-joined",
+            f"{group_id} has protocol {group.protocol_type} {group.protocol} instead of"
+            f" {account.protocol_type} {account.protocol}",
+        )
+    if group.pending_joins.keys() != account.given_ids or group.pending_syncs.keys() != account.unsynced:
+        yield (
+            "classic-rounds",
+            f"{group_id} waits for {[*group.pending_joins]} to join and {[*group.pending_syncs]} to sync, not"
+            f" for {sorted(account.given_ids)} and {sorted(account.unsynced)}",
+        )
+    deadline_of: Any = live.classic.timers.deadline_of
+    for deadline, right_ms in account.deadlines.items():
+        kind, member_id = deadline
+        at_ms = deadline_of((kind, group_id, member_id))  # equal to a GroupTimerKey, and there are hundreds
+        if at_ms != right_ms:
+            yield _wrong_timer(group_id, deadline, at_ms, right_ms)
+
+
+_INSTANCE: Final = attrgetter("instance_id")
+
+
+def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
+    """Return true if these are the same members, with the same instance ids.
+
+    It is fast, since hundreds of members are compared in many steps.
+    """
+    if one.keys() != other.keys():
+        return False
+    if [*one] == [*other]:
+        return [*map(_INSTANCE, one.values())] == [*map(_INSTANCE, other.values())]
+    return all(one[member_id].instance_id == other[member_id].instance_id for member_id in one)

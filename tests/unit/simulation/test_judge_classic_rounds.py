@@ -1,0 +1,466 @@
+"""Classic groups against second accounts of them: real steps, and the same with one thing wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.migration import downgrade
+from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    write_assignment,
+    write_subscription,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    MemberFenced,
+    Outcome,
+    ParkedResponse,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
+from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
+from fencepost.simulation.mutants.registry import MUTANTS
+
+E = ErrorCode
+Tamper: TypeAlias = Callable[[Any], Any]
+PARTITIONS = tuple(TopicPartition("x", number) for number in (0, 9))
+
+
+def given(*numbers: int, topic: str = "x") -> bytes:
+    return write_assignment(ConsumerProtocolAssignment(partitions={topic: numbers} if numbers else {}))
+
+
+class Scene:
+    """A coordinator with a judge that sees its steps, or others in their place.
+
+    A script has steps such as `beat c-1`: a method below, and its arguments. `=CODE` is the right reply.
+    """
+
+    def __init__(self, script: str = "", *, judge: Any = ClassicRounds, **settings: Any) -> None:
+        self.live = GroupCoordinator(GroupCoordinatorConfig(**settings))
+        self.found: list[str] = []
+        self.now_ms, self.tokens = 1_000, 0
+        self.tamper: Tamper = lambda outcome: outcome
+        self.believes = judge is ClassicGroupsJudge
+        """True if the coordinator does what the judge sees."""
+        self.world = SimpleNamespace(
+            active=self.live,
+            config=self.live.config,
+            coordinators={"b": SimpleNamespace(coordinator=self.live)},
+            journal=SimpleNamespace(failing=False),
+        )
+        self.judge = judge()
+        self.judge.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
+        if not self.believes:
+            self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
+        image = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
+        self.step(TopicsChanged(image=image))
+        assert self.play(script) == set()
+
+    def play(self, script: str) -> set[str]:
+        """Return what is reported."""
+        for step in filter(None, map(str.strip, script.split(";"))):
+            verb, *arguments = [word for word in step.split() if word[0] != "="]
+            outcome = getattr(self, verb)(*arguments)
+            for word in step.split():
+                assert word[0] != "=" or outcome.reply.error_code is ErrorCode[word[1:]]
+        return set(self.found)
+
+    def step(self, event: Any, after_ms: int = 10) -> Outcome:
+        """One event. The judge is shown another outcome than the coordinator's, if it is tampered with."""
+        self.now_ms += after_ms
+        outcome = self.live.handle(event, self.now_ms)
+        shown = self.tamper(outcome)
+        if self.world.journal.failing and outcome.records:
+            shown = outcome = self.live.not_written(event, outcome, E.NOT_LEADER_OR_FOLLOWER, self.now_ms)
+        else:
+            self.live.apply_batch(shown.records if self.believes else outcome.records)
+        self.judge.on_coordinator_step("b", event, shown, self.now_ms * 1_000)
+        return outcome
+
+    def show(self, event: Any, outcome: Outcome) -> set[str]:
+        """The judge is told of what did not happen."""
+        self.judge.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
+        return set(self.found)
+
+    # -- the steps of scripts
+
+    def time(self) -> Outcome:
+        """Let the time come at which the next timer runs out."""
+        due = self.live.next_deadline()
+        assert due is not None
+        return self.step(DeadlineReached(due), after_ms=due - self.now_ms)
+
+    def wait(self, ms: str) -> None:
+        self.now_ms += int(ms)
+
+    def new(self, number: str, *settings: str) -> Outcome:
+        return self.join("", *settings, f"number={number}")
+
+    def static(self, number: str) -> Outcome:
+        return self.join("", f"number={number}", "instance_id=i")
+
+    def join(self, member_id: str, *settings: str) -> Outcome:
+        self.tokens += 1
+        fields: dict[str, Any] = dict(each.split("=") for each in settings)
+        owned = {"x": (int(fields["owned"]),)} if "owned" in fields else {}
+        said = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned=owned))
+        names = fields.get("protocols", "range").split(",")
+        request = classic.JoinGroupRequest(
+            group_id="g",
+            protocol_type="consumer",
+            protocols=tuple(classic.JoinGroupProtocol(name, said) for name in names),
+            member_id=member_id,
+            instance_id=fields.get("instance_id"),
+            session_timeout_ms=int(fields.get("session_ms", 10_000)),
+            rebalance_timeout_ms=6_000,
+            client_id="c",
+            new_member_suffix=fields.get("number", "1"),
+            token=self.tokens,
+        )
+        return self.step(request)
+
+    def both(self, number: str, *settings: str) -> None:
+        """A dynamic member joins, and joins again with its id."""
+        self.new(number, *settings)
+        self.join(f"c-{number}", *settings)
+
+    def gather(self, *numbers: str) -> None:
+        """Let dynamic members join an empty group, and their first round end."""
+        for number in numbers:
+            self.both(number)
+        while self.live.classic.groups["g"].state == "PreparingRebalance":
+            self.time()
+
+    def sync(self, member_id: str, generation: str = "1", *shares: str) -> Outcome:
+        self.tokens += 1
+        data = {}
+        for member, _, number in (each.partition(":") for each in shares):
+            data[member] = given(int(number[-1]), topic=number[:-1] or "x")
+        request = classic.SyncGroupRequest(
+            group_id="g",
+            generation=int(generation),
+            member_id=member_id,
+            assignments=data,
+            token=self.tokens,
+        )
+        return self.step(request)
+
+    def beat(self, member_id: str, generation: str = "1") -> Outcome:
+        return self.step(
+            classic.HeartbeatRequest(group_id="g", generation=int(generation), member_id=member_id)
+        )
+
+    def leave(self, *members: str) -> Outcome:
+        each = tuple(consumer.LeaveGroupRequest(group_id="g", member_id=member_id) for member_id in members)
+        return self.step(consumer.LeaveGroupBatchRequest(group_id="g", members=each))
+
+    def commit(self, member_id: str, offset: str = "") -> Outcome:
+        values = {PARTITIONS[0]: OffsetAndMetadata(offset=int(offset))} if offset else {}
+        request = OffsetCommitRequest(group_id="g", member_id=member_id, member_epoch=1, offsets=values)
+        return self.step(request)
+
+    def delete(self) -> Outcome:
+        return self.step(consumer.DeleteGroupsRequest(group_id="g"))
+
+    def forget(self) -> Outcome:
+        """Delete offsets."""
+        return self.step(OffsetDeleteRequest(group_id="g", partitions=PARTITIONS))
+
+    def modern(self, epoch: str = "0") -> Outcome:
+        """A member of the newer protocol comes or goes."""
+        return self.step(modern(int(epoch)))
+
+    def refuse(self) -> None:
+        """The journal takes no records, or takes them again."""
+        self.world.journal.failing = not self.world.journal.failing
+
+    def pause(self) -> None:
+        self.judge.on_fault("broker-pause", "begin", "b", self.now_ms * 1_000)
+
+    def load(self) -> None:
+        """The coordinator is loaded anew."""
+        again = GroupCoordinator(self.live.config)
+        stored = [Record(GroupMetadataKey(name), value) for name, value in self.live.classic.stored.items()]
+        again.replay(stored, self.now_ms)
+        self.live = self.world.active = again
+        self.world.coordinators["b"] = SimpleNamespace(coordinator=again)
+        self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
+
+    def end(self) -> None:
+        self.judge.on_end(self.now_ms * 1_000)
+
+
+def modern(epoch: int) -> consumer.ConsumerGroupHeartbeatRequest:
+    return consumer.ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="new",
+        member_epoch=epoch,
+        rebalance_timeout_ms=6_000 if epoch == 0 else -1,
+        subscribed_topic_names=("x",) if epoch == 0 else None,
+        topic_partitions={} if epoch == 0 else None,
+    )
+
+
+PAIR = "gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1"
+"""`c-1`, its leader, and `c-2`, each with a partition."""
+
+
+def changed(**fields: Any) -> Tamper:
+    return lambda outcome: msgspec.structs.replace(outcome, **fields)
+
+
+def replying(**fields: Any) -> Tamper:
+    return lambda outcome: changed(reply=msgspec.structs.replace(outcome.reply, **fields))(outcome)
+
+
+def answering(**fields: Any) -> Tamper:
+    """The responses to those who wait have other fields."""
+
+    def tamper(outcome: Any) -> Any:
+        effects = tuple(
+            msgspec.structs.replace(each, response=msgspec.structs.replace(each.response, **fields))  # type: ignore[type-var]
+            if isinstance(each, ParkedResponse)
+            else each
+            for each in outcome.effects
+        )
+        return msgspec.structs.replace(outcome, effects=effects)
+
+    return tamper
+
+
+def joined(generation: int, member_id: str, **fields: Any) -> classic.JoinGroupResponse:
+    return classic.JoinGroupResponse(generation=generation, member_id=member_id, **fields)
+
+
+def all_left(outcome: Outcome) -> Outcome:
+    members = tuple(msgspec.structs.replace(each, error_code=E.NONE) for each in outcome.reply.members)
+    return replying(members=members)(outcome)
+
+
+def one_stays(outcome: Outcome) -> Outcome:
+    return msgspec.structs.replace(outcome, effects=outcome.effects[1:])
+
+
+VOTES = "both 1 protocols=range,sticky; both 2 protocols=sticky,range; both 3 protocols=sticky,range"
+GATHERED = "both 1; both 2; time; time"
+"""The second one came in the first one's delay."""
+REJOINS = "static 1; time; sync i-1 1 i-1:0; static 2; static 3"
+DELAY = "both 1; wait 990; both 2; time"
+GONE = dict.fromkeys(PARTITIONS, E.NONE)
+NO_ANSWER = changed(effects=())
+
+STEPS = [
+    (PAIR + "; both 3; join c-1", changed(reply=joined(2, "c-1", leader="c-1")), "classic-rounds"),
+    (PAIR + "; join c-1; join c-2", NO_ANSWER, "classic-rounds"),
+    (DELAY, lambda _: Outcome(effects=tuple(map(told, (1, 2), ("c-1", "c-2")))), "classic-rounds"),
+    (GATHERED, answering(leader="c-2"), "classic-joined"),
+    (GATHERED, answering(members=()), "classic-joined"),
+    (GATHERED, answering(generation=2), "classic-joined"),
+    (GATHERED, answering(protocol_name="sticky"), "classic-joined"),
+    (VOTES + "; time; time", answering(protocol_name="range"), "classic-joined"),
+    (REJOINS, replying(skip_assignment=False), "classic-joined"),
+    (
+        PAIR + "; new 3 protocols=sticky =INCONSISTENT_GROUP_PROTOCOL",
+        replying(error_code=E.UNKNOWN_MEMBER_ID),
+        "classic-answers",
+    ),
+    (PAIR + "; leave c-1 nobody", all_left, "classic-answers"),
+    (PAIR + "; join c-1; beat c-2", replying(error_code=E.NONE), "classic-answers"),
+    ("new 1 session_ms=1 =INVALID_SESSION_TIMEOUT", replying(error_code=E.NONE), "classic-answers"),
+    ("join stranger =UNKNOWN_MEMBER_ID", replying(error_code=E.NONE), "classic-answers"),
+    ("gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1", answering(assignment=given(3)), "classic-synced"),
+    (PAIR + "; sync c-2", replying(assignment=b""), "classic-synced"),
+    ("gather 1 2; sync c-2; leave c-1", NO_ANSWER, "classic-synced"),
+    ("gather 1 2; sync c-2; time", one_stays, "classic-members"),
+    ("gather 1 2; sync c-1 1 c-1:0 c-2:1", changed(records=()), "classic-record"),
+    (PAIR + "; forget", replying(errors=GONE), "admin-changes"),
+    (
+        PAIR + "; leave c-1 c-2; delete",
+        replying(error_code=E.NON_EMPTY_GROUP),
+        "admin-changes",
+    ),
+    (PAIR + "; modern; beat c-1", replying(error_code=E.NONE), "classic-answers"),
+    (PAIR + "; modern; beat c-1", replying(error_code=E.UNKNOWN_MEMBER_ID), "classic-answers"),
+    (
+        PAIR + "; modern; beat c-1; join c-1; sync c-1 2",
+        changed(reply=classic.SyncGroupResponse(assignment=given(3))),
+        "classic-synced",
+    ),
+]
+
+
+def told(token: int, member_id: str) -> ParkedResponse:
+    return ParkedResponse(token=token, response=joined(1, member_id))
+
+
+@pytest.mark.parametrize(("script", "tamper", "broken"), STEPS)
+def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> None:
+    settings = {"group_initial_rebalance_delay_ms": 2_000} if script is DELAY else {}
+    before, last = script.rsplit(";", 1) if ";" in script else ("", script)
+    assert Scene(before, **settings).play(last) == set()
+    scene = Scene(before, **settings)
+    scene.tamper = tamper
+    assert scene.play(last) == set(broken.split())
+
+
+@pytest.mark.parametrize(
+    ("script", "broken"),
+    [
+        (
+            "beat c-1; beat c-2 0; beat c-3; both 3; beat c-1; join c-1; join c-2; sync c-3 2;"
+            "sync c-1 2 c-1:0 c-2:1 c-3:2; sync c-2 2; commit c-1; leave c-1 nobody; join c-2; time;"
+            "sync c-2 3 c-2:0; time; time",
+            "",
+        ),
+        ("load; beat c-1; join c-2 protocols=range,sticky", ""),
+        ("join c-1; wait 6000; beat c-2", "classic-rounds"),
+        ("join c-1; pause; wait 6000; beat c-2", ""),
+        ("wait 10000; commit c-9", "classic-members"),
+        ("delete =NON_EMPTY_GROUP", ""),
+        ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
+    ],
+)
+def test_the_life_of_a_pair(script: str, broken: str) -> None:
+    assert Scene(PAIR).play(script) == set(broken.split())
+
+
+def test_what_cannot_be_written_did_not_happen() -> None:
+    scene = Scene("refuse; new 1; refuse; gather 1 2; sync c-2")
+    assert scene.play("refuse; sync c-1 1 c-1:0 c-2:1; refuse; join c-1; join c-2") == set()
+    assert scene.live.classic.groups["g"].generation == 2
+
+
+def test_a_full_group_takes_nobody() -> None:
+    scene = Scene(PAIR + "; new 3 =GROUP_MAX_SIZE_REACHED", group_max_size=2)
+    scene.tamper = replying(error_code=E.MEMBER_ID_REQUIRED, member_id="c-4")
+    assert scene.play("new 4") == {"classic-answers"}
+
+
+def test_a_timer_that_nobody_had_set() -> None:
+    ghost = MemberFenced(group_id="g", member_id="c-2", reason="session")
+    assert Scene(PAIR).show(DeadlineReached(), Outcome(effects=(ghost,))) == {"classic-members"}
+
+
+@pytest.mark.parametrize("step", ["commit c-1 1", "beat c-1"])
+def test_a_session_that_a_member_does_not_renew(step: str) -> None:
+    scene = Scene(f"{PAIR}; {step}")
+
+    def not_renewed(outcome: Outcome) -> Outcome:
+        key = GroupTimerKey(GroupTimerKind.SESSION, "g", "c-1")
+        scene.live.classic.timers.set(key, scene.now_ms + 5_000)
+        return outcome
+
+    scene.tamper = not_renewed
+    assert scene.play(step) == {"timers-armed"}
+
+
+# -- classic-migrates ---------------------------------------------------------------------------------------
+
+
+def test_a_group_that_could_go_over_and_does_not() -> None:
+    refused = Outcome(reply=consumer.ConsumerGroupHeartbeatResponse(error_code=E.GROUP_ID_NOT_FOUND))
+    scene = Scene(PAIR)
+    scene.tamper = replying(error_code=E.GROUP_ID_NOT_FOUND)
+    scene.play("modern")
+    assert scene.show(modern(0), refused) == set()  # it did, whatever the reply was
+    assert Scene(PAIR).show(modern(0), refused) == {"classic-migrates"}
+
+
+def test_a_group_that_stays_behind_without_a_member_of_the_newer_protocol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(PAIR + "; modern")
+    assert scene.live.groups["g"].members.keys() == {"c-1", "c-2", "new"}
+    monkeypatch.setattr(downgrade, "may_downgrade", lambda *_, **__: False)
+    assert scene.play("modern -1") == {"classic-migrates"}
+
+
+def test_a_classic_member_of_a_consumer_group_that_keeps_an_expression(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene(PAIR + "; modern; beat c-1")
+    with MUTANTS["expression-outlives-its-protocol"].apply():
+        group = scene.live.groups["g"]
+        kept = msgspec.structs.replace(group.members["c-1"], subscribed_topic_regex="x.*")
+        monkeypatch.setitem(group._members, "c-1", kept)
+        assert "classic-migrates" in scene.play("join c-1")
+
+
+# -- what is on record, and what leaders give to whom --------------------------------------------------------
+
+ROUND = "both 1; both 2; time; time"
+OWNER = "both 1; both 2 owned=1; time; time"
+RIGHT = ROUND + "; sync c-1 1 c-1:0 c-2:1"
+
+
+def writing(**fields: Any) -> Tamper:
+    """What is written of the group differs."""
+
+    def tamper(outcome: Any) -> Any:
+        (record,) = outcome.records
+        return changed(records=(Record(record.key, msgspec.structs.replace(record.value, **fields)),))(
+            outcome
+        )
+
+    return tamper
+
+
+def wrong(code: ErrorCode) -> Tamper:
+    return replying(error_code=code)
+
+
+@pytest.mark.parametrize(
+    ("script", "tamper", "broken"),
+    [
+        (
+            RIGHT + "; sync c-2 =NONE; beat c-1 =NONE; beat c-2 =NONE; beat c-1 0 =ILLEGAL_GENERATION;"
+            " beat c-3 =UNKNOWN_MEMBER_ID",
+            None,
+            "",
+        ),
+        (ROUND, None, ""),  # in the middle of a round a group is not on record
+        (ROUND + "; sync c-1 1 c-1:0 c-2:0", None, "classic-assignment"),
+        (ROUND + "; sync c-1 1 c-1:0 c-2:other1", None, "classic-assignment"),
+        (OWNER + "; sync c-1 1 c-1:0 c-2:1", None, ""),
+        (OWNER + "; sync c-1 1 c-1:1 c-2:0", None, "classic-assignment"),
+        (RIGHT + "; beat c-1", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
+        (RIGHT + "; beat c-1 0", wrong(E.NONE), "classic-answers"),
+        (RIGHT + "; beat c-3", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
+        (RIGHT + "; beat c-3", wrong(E.NONE), "classic-answers"),
+        (RIGHT + "; sync c-2", wrong(E.UNKNOWN_MEMBER_ID), "classic-answers"),
+        (RIGHT + "; sync c-2 0", wrong(E.NONE), "classic-answers"),
+        (RIGHT, writing(generation=2), "classic-record"),
+        (RIGHT, writing(leader="c-2"), "classic-record"),
+        (RIGHT, writing(protocol="roundrobin"), "classic-record"),
+        (RIGHT, writing(members=()), "classic-record"),
+    ],
+)
+def test_a_generation_and_its_record(script: str, tamper: Tamper | None, broken: str) -> None:
+    before, last = script.rsplit(";", 1)
+    scene = Scene(before, judge=ClassicGroupsJudge)
+    scene.tamper = tamper or scene.tamper
+    scene.play(last)
+    assert scene.play("end") == set(broken.split())
+    assert len(scene.found) == len(broken.split())
+
+
+def test_a_group_that_is_on_no_record_is_found() -> None:
+    scene = Scene(RIGHT, judge=ClassicGroupsJudge)
+    scene.live.classic._stored.pop("g")
+    assert scene.play("end") == {"classic-record"}
