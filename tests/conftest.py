@@ -30,11 +30,17 @@ if TYPE_CHECKING:
 # What tests share asserts too, and a failure tells both sides there as well.
 pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.unit")
 
-# How long an example takes is the machine's affair.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes is the machine's affair. One commit, one verdict: the examples are the same in each run.
+settings.register_profile(
+    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 settings.load_profile("any-machine")
 # What `make test` asks for (--hypothesis-profile) without ALL=1.
 settings.register_profile("short", settings.get_profile("any-machine"), max_examples=10)
+# To look for what those examples miss: make test ARGS="--hypothesis-profile explore tests/property"
+settings.register_profile(
+    "explore", settings.get_profile("any-machine"), max_examples=1_000, derandomize=False
+)
 
 
 def pytest_asyncio_loop_factories(

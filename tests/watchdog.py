@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import faulthandler
 import io
+import itertools
 import signal
 import sys
 import threading
@@ -24,6 +25,9 @@ LIMIT_S = 120.0
 TEARDOWN_S = 60.0
 REPEAT_S = 5.0
 """Delay after which an exception that was swallowed is raised again."""
+BETWEEN_S = 0.001
+"""Delay after which the alarm looks again, if it interrupts a loop between two callbacks: one would be lost there, and
+the task that it continues would never end."""
 GRACE_S = 20.0
 """Delay after which a process is ended whose test goes on in spite of the exceptions."""
 
@@ -83,7 +87,13 @@ class Watchdog:
             pytest.fail(self._fault, pytrace=False)
 
     def _arm(self, item: pytest.Item, seconds: float) -> None:
+        looks = itertools.count()
+
         def ring(_: int, frame: FrameType | None) -> None:
+            between = frame is not None and frame.f_code.co_name in ("_run_once", "_run")
+            if between and next(looks) < 1_000:
+                signal.setitimer(signal.ITIMER_REAL, BETWEEN_S, REPEAT_S)
+                return
             if self._fault is None:
                 self._fault = f"{item.nodeid} takes more than {seconds:g} s.\n{stacks(frame)}"
             raise OutOfTime(f"more than {seconds:g} s")

@@ -103,8 +103,7 @@ class Timeouts:
                 ends_ms = since_ms + model.timeout_ms("session", after, session_ms)
                 self._look_ms = min(self._look_ms, ends_ms)
             elif before is not None and not any(
-                each.before is None and each.after is not None and step.predecessor(each.after) is before
-                for each in step.members
+                each.after is not None and step.predecessor(each.after) is before for each in step.members
             ):
                 yield from self._removed(step, change, before, session_ms)
 

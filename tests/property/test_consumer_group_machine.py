@@ -344,6 +344,19 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             assert member.assigned == client.owned == group.targets.get(member.member_id, {})
 
 
+def test_a_member_takes_the_place_of_one_that_went_for_a_while() -> None:
+    """It is in the group already, under no instance id: the coordinator forgets what it was."""
+    machine = ConsumerGroupMachine()
+    machine.start(interval_ms=0)
+    machine.joins(slot=0, subscription=SUBSCRIPTIONS[0], lost=False)
+    machine.joins(slot=1, subscription=SUBSCRIPTIONS[0], lost=False)
+    machine.goes(slot=1, how="for a while")
+    machine.joins_under_another_instance_id(slot=0, instance="instance-1")
+    assert machine.group is not None
+    assert [member.instance_id for member in machine.group.members.values()] == ["instance-1"]
+    machine.teardown()
+
+
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.pytestmark = pytest.mark.timeout(180)  # type: ignore[attr-defined]
 TestConsumerGroup.settings = settings(

@@ -80,7 +80,7 @@ def test_a_test_that_spins_is_ended_with_all_stacks(limited: Runs) -> None:
     assert "Thread waits-forever:" in printed
     for task in ("Task", "VirtualTask"):
         assert f"Stack for <{task} pending name='never-done'" in printed
-    assert "while not asyncio.get_running_loop().is_closed():" in printed
+    assert "in in_its_own_task" in printed
 
 
 def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs) -> None:
