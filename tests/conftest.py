@@ -38,7 +38,7 @@ settings.load_profile("any-machine")
 # What `make test` asks for (--hypothesis-profile) without ALL=1.
 settings.register_profile("short", settings.get_profile("any-machine"), max_examples=10)
 # To look for what those examples miss: make test ARGS="--hypothesis-profile explore tests/property"
-settings.register_profile("explore", settings.get_profile("any-machine"), max_examples=200, derandomize=False)
+settings.register_profile("explore", settings.get_profile("any-machine"), derandomize=False)
 
 
 def pytest_asyncio_loop_factories(

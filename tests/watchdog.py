@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Generator, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -25,9 +26,10 @@ LIMIT_S = 120.0
 TEARDOWN_S = 60.0
 REPEAT_S = 5.0
 """Delay after which an exception that was swallowed is raised again."""
+LOOPS = (str(Path(asyncio.__file__).parent), "fencepost/simulation/kernel/loop.py")
 BETWEEN_S = 0.001
-"""Delay after which the alarm looks again, if it interrupts a loop between two callbacks: one would be lost there, and
-the task that it continues would never end."""
+"""Delay after which the alarm looks again, if it interrupts the code of an event loop: a callback would be lost there,
+and the task that it continues would never end."""
 GRACE_S = 20.0
 """Delay after which a process is ended whose test goes on in spite of the exceptions."""
 
@@ -90,8 +92,8 @@ class Watchdog:
         looks = itertools.count()
 
         def ring(_: int, frame: FrameType | None) -> None:
-            between = frame is not None and frame.f_code.co_name in ("_run_once", "_run")
-            if between and next(looks) < 1_000:
+            in_a_loop = frame is not None and any(each in frame.f_code.co_filename for each in LOOPS)
+            if in_a_loop and next(looks) < 1_000:
                 signal.setitimer(signal.ITIMER_REAL, BETWEEN_S, REPEAT_S)
                 return
             if self._fault is None:
