@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 # What tests share asserts too, and a failure tells both sides there as well.
 pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.unit")
 
-# How long an example takes is the machine's affair. One commit, one verdict: the examples are the same in each run.
+# How long an example takes is the machine's affair.
+# One commit, one verdict: the examples are the same in each run.
 settings.register_profile(
     "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )

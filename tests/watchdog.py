@@ -28,8 +28,8 @@ REPEAT_S = 5.0
 """Delay after which an exception that was swallowed is raised again."""
 LOOPS = (str(Path(asyncio.__file__).parent), "fencepost/simulation/kernel/loop.py")
 BETWEEN_S = 0.001
-"""Delay after which the alarm looks again, if it interrupts the code of an event loop: a callback would be lost there,
-and the task that it continues would never end."""
+"""Delay after which the alarm looks again, if it interrupts the code of an event loop: a callback would
+be lost there, and the task that it continues would never end."""
 GRACE_S = 20.0
 """Delay after which a process is ended whose test goes on in spite of the exceptions."""
 
