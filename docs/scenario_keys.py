@@ -64,8 +64,8 @@ KEYS_WITHOUT_TEXT = {
     "ScenarioTopic.partitions": "Number of partitions.",
     "ScenarioCluster.brokers": "Number of brokers that can coordinate.",
     "ScenarioNetwork.request_timeout": (
-        "A member gives up a request after this time. If eight messages may take longer, no "
-        "judge looks whether the group settles."
+        "A member gives up a request after this time. If eight messages may take longer, nothing "
+        "judges whether the group settles."
     ),
     "ScenarioApplication.max_poll_records": "Maximum number of records that one poll returns.",
     "ScenarioApplication.auto_commit_interval": "Time between two commits of processed records.",
