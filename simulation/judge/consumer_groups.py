@@ -139,8 +139,9 @@ class ConsumerGroupJudge:
         was = model.NEW if before is None else Standing.of(before)
         is_away, who = got.epoch == STATIC_LEAVE_EPOCH, f"{change.member_id} of {step.group_id}"
         is_back = was.epoch == STATIC_LEAVE_EPOCH and not is_away
-        # It comes back; under another instance id it would be a known member that joins again.
-        if replaced or (is_back and before is not None and before.instance_id == after.instance_id):
+        # It comes back; under another instance id, or none, it would be a known member that joins again.
+        named = getattr(step.event, "instance_id", after.instance_id)
+        if replaced or (is_back and before is not None and before.instance_id == named == after.instance_id):
             was = was._replace(epoch=0, previous=0)
         choice = self._choice(step, group, before, after)
         if is_away:

@@ -357,6 +357,21 @@ def test_a_member_takes_the_place_of_one_that_went_for_a_while() -> None:
     machine.teardown()
 
 
+def test_a_member_comes_back_without_its_instance_id() -> None:
+    """It is a known member that joins again: the epoch before is that of its absence."""
+    machine = ConsumerGroupMachine()
+    machine.start(interval_ms=0)
+    machine.joins(slot=1, subscription=SUBSCRIPTIONS[0], lost=False)
+    machine.goes(slot=1, how="for a while, same id")
+    machine.clients[1].instance_id = None
+    machine.joins(slot=1, subscription=SUBSCRIPTIONS[0], lost=False)
+    assert machine.group is not None
+    (member,) = machine.group.members.values()
+    assert member.instance_id == "instance-1"
+    assert member.previous_member_epoch == -2
+    machine.teardown()
+
+
 TestConsumerGroup = ConsumerGroupMachine.TestCase
 TestConsumerGroup.pytestmark = pytest.mark.timeout(180)  # type: ignore[attr-defined]
 TestConsumerGroup.settings = settings(
