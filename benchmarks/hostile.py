@@ -300,6 +300,7 @@ def crowds() -> Iterator[Crowd]:
     configs = _frame(ApiKey.DESCRIBE_CONFIGS, 4, resource)
     yield Crowd("15 x 64 DescribeConfigs", 15, lambda _: 64 * configs)
     yield Crowd("50 x 64 DescribeConfigs", 50, lambda _: 64 * configs)
+    yield Crowd("2,000 x 1 DescribeConfigs", 2_000, lambda _: configs)
     metadata = _frame(ApiKey.METADATA, 5, struct.pack(">ib", -1, 0))
     yield Crowd("2,000 x 500 Metadata, unread", 2_000, lambda _: 500 * metadata, reads=False)
     described = b"\x01" + struct.pack(">i", 2_000) + b"\xff\x00"

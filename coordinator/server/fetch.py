@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol import logs
@@ -21,7 +21,7 @@ from fencepost.coordinator.server.fetch_sessions import (
 )
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
-from fencepost.coordinator.server.turns import Share
+from fencepost.coordinator.server.turns import FairTurns, Share
 
 _LEADERS_FROM = 16
 """The first version of Fetch with the current leader in errors."""
@@ -33,6 +33,7 @@ class FetchApi:
 
     def __init__(self) -> None:
         self.sessions = FetchSessions()
+        self._crowd = _Crowd()
 
     def __call__(
         self, services: Services, request: logs.FetchRequest, asked: Asked
@@ -52,7 +53,7 @@ class FetchApi:
         needed = min(request.min_bytes, request.max_bytes)
         if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
             return fetch.reply(found)
-        return _Waiting(fetch, found.positions, needed, asked.connection.share).future
+        return _Waiting(fetch, found.positions, needed, asked.connection.share, self._crowd).future
 
 
 class _Position(NamedTuple):
@@ -169,6 +170,7 @@ class _Fetch:
         cluster, number = self.services.cluster, partition.partition
         if (
             self.request.from_leader
+            or not self.request.rack_id
             or not log.log_start_offset <= partition.fetch_offset <= log.high_watermark
         ):
             return logs.NO_REPLICA
@@ -191,8 +193,8 @@ class _Fetch:
         :raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INCONSISTENT_TOPIC_ID, or about the leader epoch.
         """
         number = wanted.partition.partition
-        self.services.replica_log(topic, number)
         if wanted.topic_id is not None and wanted.topic_id != topic.topic_id:
+            self.services.replica_log(topic, number)
             raise ProtocolError(
                 ErrorCode.INCONSISTENT_TOPIC_ID,
                 f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}",
@@ -222,55 +224,110 @@ _READ_AT_ONCE = 20
 """The most partitions that a fetch reads as soon as there are enough records. With more it waits."""
 
 
+class _Crowd:
+    """The fetches of many partitions that wait. An append costs the same for any number of them."""
+
+    def __init__(self) -> None:
+        self._turns = FairTurns()
+        self._share = Share()
+        self._waiting: dict[PartitionLog, dict[_Waiting, None]] = {}
+        self._changed: dict[PartitionLog, None] = {}
+        """Logs whose fetches are to be notified."""
+
+    def add(self, waiting: _Waiting, turns: FairTurns) -> None:
+        """Notify a fetch of changes to its logs, later than within the work that changes them."""
+        self._turns = turns
+        for log in waiting.positions:
+            if log not in self._waiting:
+                self._waiting[log] = {}
+                log.add_listener(self._on_change)
+            self._waiting[log][waiting] = None
+
+    def remove(self, waiting: _Waiting) -> None:
+        """Notify a fetch no more."""
+        for log in waiting.positions:
+            others = self._waiting[log]
+            del others[waiting]
+            if not others:
+                del self._waiting[log]
+                log.remove_listener(self._on_change)
+
+    def _on_change(self, log: PartitionLog) -> None:
+        self._changed[log] = None
+        if len(self._changed) == 1:
+            self._turns.run(self._share, self._notify)
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, {}
+        for log in changed:
+            for waiting in tuple(self._waiting.get(log, ())):
+                waiting.look_at(log)
+
+
 class _Waiting:
     """A fetch that waits. An append to one of its partitions costs the same for any number of partitions."""
 
-    def __init__(self, fetch: _Fetch, positions: list[_Position], needed: int, share: Share) -> None:
-        loop = fetch.services.loop
+    def __init__(
+        self, fetch: _Fetch, positions: list[_Position], needed: int, share: Share, crowd: _Crowd
+    ) -> None:
+        loop, turns = fetch.services.loop, fetch.services.turns
         self.future: asyncio.Future[logs.FetchResponse] = loop.create_future()
-        self._fetch = fetch
-        self._positions: dict[PartitionLog, list[_Position]] = {}
+        self.positions: dict[PartitionLog, list[_Position]] = {}
         for position in positions:
-            self._positions.setdefault(position.log, []).append(position)
-        self._ready = {log: self._available(log) for log in self._positions}
-        """The number of bytes that can be read from each log, as of its last append."""
+            self.positions.setdefault(position.log, []).append(position)
+        self._fetch = fetch
+        self._ready = {log: self._available(log) for log in self.positions}
+        """The number of bytes that can be read from each log, as of the last look at it."""
         self._missing = needed - sum(self._ready.values())
         """Number of further bytes that end the wait."""
         self._share = share
-        self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._end)
-        for log in self._positions:
-            log.add_listener(self._appended)
+        self._crowd = crowd
+        self._turns = turns if len(self.positions) > _READ_AT_ONCE else None
+        """Set if its work waits for its turn, as many clients may wait for one append."""
+        self._changed: dict[PartitionLog, None] = {}
+        self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._in_turn, self._finish)
+        if self._turns is not None:
+            crowd.add(self, self._turns)
+        else:
+            for log in self.positions:
+                log.add_listener(self.look_at)
         self.future.add_done_callback(self._stop)
 
     def _available(self, log: PartitionLog) -> int:
         committed = self._fetch.request.committed
-        return sum(log.available(each.offset, committed=committed) for each in self._positions[log])
+        return sum(log.available(each.offset, committed=committed) for each in self.positions[log])
 
-    def _appended(self, log: PartitionLog) -> None:
-        ready = self._available(log)
-        self._missing -= ready - self._ready[log]
-        self._ready[log] = ready
-        has_moved = log.epochs.latest != self._positions[log][0].leader_epoch
-        if self._missing <= 0 or log.is_closed or has_moved:
-            self._end()
+    def look_at(self, log: PartitionLog) -> None:
+        """End the wait if there is enough to read, or the client shall learn of another change."""
+        self._changed[log] = None
+        if len(self._changed) == 1:
+            self._in_turn(self._look)
 
-    def _end(self) -> None:
-        """End the wait: many clients may wait for one append, so long reads take their turns."""
-        self._stop_listening()
-        turns = self._fetch.services.turns
-        if turns is None or len(self._positions) <= _READ_AT_ONCE:
-            self._finish()
+    def _in_turn(self, piece: Callable[[], None]) -> None:
+        if self._turns is None:
+            piece()
         else:
-            turns.run(self._share, self._finish)
+            self._turns.run(self._share, piece)
+
+    def _look(self) -> None:
+        changed, self._changed = self._changed, {}
+        is_over = False
+        for log in changed:
+            ready = self._available(log)
+            self._missing -= ready - self._ready[log]
+            self._ready[log] = ready
+            is_over |= log.is_closed or log.epochs.latest != self.positions[log][0].leader_epoch
+        if is_over or self._missing <= 0:
+            self._finish()
 
     def _finish(self) -> None:
         if not self.future.done():
             self.future.set_result(self._fetch.reply(self._fetch.read()))
 
     def _stop(self, future: asyncio.Future[logs.FetchResponse]) -> None:
-        self._stop_listening()
-
-    def _stop_listening(self) -> None:
         self._timer.cancel()
-        for log in self._positions:
-            log.remove_listener(self._appended)
+        if self._turns is not None:
+            self._crowd.remove(self)
+        else:
+            for log in self.positions:
+                log.remove_listener(self.look_at)

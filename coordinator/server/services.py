@@ -94,7 +94,7 @@ class Services(NamedTuple):
         """
         log = self.cluster.log(topic, partition)
         leader_id = self.cluster.leader_id(topic, partition)
-        if self.node_id not in (leader_id, *self.cluster.replica_ids(topic, partition)):
+        if leader_id != self.node_id not in self.cluster.replica_ids(topic, partition):
             raise self._led_elsewhere(topic, partition, leader_id)
         if current_epoch == NO_EPOCH:
             return log

@@ -2,7 +2,8 @@
 
 All work for clients comes in pieces: the requests that a connection sent, a part of a long handler, a slice
 of sliced work, writing a long response. A piece runs at once while no other one waits. Then pieces wait for
-their turn, those of clients that used less time first.
+their turn: half of the time is for clients whose pieces are short, one piece of each, and the other half for
+those of clients that used less time first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ _NOTED_S: Final = TURN_S / 4
 """Work of this many seconds may be counted in a later turn: to notice each turn would cost too much."""
 PIECE_S: Final = 0.001
 """Time after which a connection takes no further request in one piece of work, in s."""
+_ROUND_S: Final = 0.2
+"""Time that a round of pieces, one of each client that waits, takes at most, in s: the more clients wait, the
+shorter are the pieces."""
+_SHORT_S: Final = PIECE_S / 4
+"""Time below which a piece is short, in s. Clients with short ones have half of a turn: a crowd of others
+does not delay them."""
 _LARGE_DELAY_S: Final = TURN_S / 5
 """Time by which large work is behind, in s, since one slice of it may take longer than a turn: other clients
 that used up to that much more time are served first."""
@@ -43,12 +50,15 @@ class Share:
     moves on by the seconds that its work took.
     """
 
-    __slots__ = ("due_s", "piece")
+    __slots__ = ("due_s", "expected_s", "piece")
 
     def __init__(self) -> None:
         self.due_s = 0.0
+        self.expected_s = PIECE_S
+        """Time that its last piece took, in s, which the next one may take too; at most `PIECE_S`, as for
+        a new client."""
         self.piece: Callable[[], None] | None = None
-        """Its next piece of work, while it is among the light clients that wait."""
+        """Its next piece of work, while it is among the clients with short ones that wait."""
 
 
 class FairTurns:
@@ -64,21 +74,20 @@ class FairTurns:
         "_cpu_clock",
         "_cpu_noted_s",
         "_is_armed",
-        "_light",
+        "_long",
         "_now_s",
         "_numbers",
         "_runs",
+        "_short",
         "_spent_s",
-        "_waiting",
         "is_crowded",
     )
 
     def __init__(self) -> None:
         self._clock: Callable[[], float] | None = None
-        self._light: deque[Share] = deque()
-        """Clients that used hardly more time than others, in the order of their work. A heap of them would
-        keep the garbage collector busy."""
-        self._waiting: list[tuple[float, int, Share, Callable[[], None]]] = []
+        self._short: deque[Share] = deque()
+        """Clients with short pieces that wait, one each, in the order of their work."""
+        self._long: list[tuple[float, int, Share, Callable[[], None]]] = []
         """Heap of the work of other clients, by its virtual time."""
         self._numbers = itertools.count()
         self._now_s = 0.0
@@ -99,12 +108,13 @@ class FairTurns:
         It is `delay_s` seconds behind the client's other work.
         """
         if self.is_crowded:
-            due_s = self.due_s(share) + delay_s
-            if share.piece is None and due_s <= self._now_s + PIECE_S:
+            is_short = share.expected_s < _SHORT_S and share is not self._runs and not delay_s
+            if is_short and share.piece is None:
                 share.piece = piece
-                self._light.append(share)
+                self._short.append(share)
             else:
-                heapq.heappush(self._waiting, (due_s, next(self._numbers), share, piece))
+                due_s = self.due_s(share) + share.expected_s + delay_s
+                heapq.heappush(self._long, (due_s, next(self._numbers), share, piece))
             self._arm()
             return
         self.begin(share)
@@ -115,7 +125,8 @@ class FairTurns:
 
     def begin(self, share: Share) -> None:
         """Note that a piece of work for a client begins; `end` follows. Not while it `is_crowded`."""
-        self._now_s = max(self._now_s, share.due_s)
+        if share.due_s > self._now_s and not self._long:
+            self._now_s = share.due_s
         self.is_crowded = True
         self._runs = share
         clock = self._clock
@@ -130,32 +141,39 @@ class FairTurns:
     def end(self) -> None:
         """Note that the piece of work is over."""
         took_s = self._took_s()
-        if took_s >= PIECE_S:
-            self._cpu_noted_s = self._cpu_clock()
         share, self._runs = self._runs, None
         assert share is not None
+        if took_s < _SHORT_S:
+            share.expected_s = took_s
+        else:
+            self._cpu_noted_s = self._cpu_clock()
+            if self._short or self._long:  # else it may have waited for other programs
+                share.expected_s = min(took_s, PIECE_S)
         share.due_s = (share.due_s if share.due_s > self._now_s else self._now_s) + took_s
         self._spent_s = spent_s = self._spent_s + took_s
         if spent_s < _NOTED_S:
-            self.is_crowded = bool(self._light or self._waiting)
+            self.is_crowded = bool(self._short or self._long)
         else:
             self._arm()
             if spent_s >= TURN_S:  # short pieces, too, may have waited for other programs
                 self._spent_s = spent_s = min(spent_s, self._cpu_clock() - self._cpu_began_s)
-            self.is_crowded = spent_s >= TURN_S or bool(self._light or self._waiting)
+            self.is_crowded = spent_s >= TURN_S or bool(self._short or self._long)
+        if not self.is_crowded:  # no one waited for this piece: it is no debt to those that come next
+            self._now_s = share.due_s
 
     def clear(self) -> None:
         """Drop all work that waits."""
-        for share in self._light:
+        for share in self._short:
             share.piece = None
-        self._light.clear()
-        self._waiting.clear()
+        self._short.clear()
+        self._long.clear()
 
     @property
     def is_long(self) -> bool:
-        """True if the piece that runs has run for `PIECE_S`."""
+        """True if the piece that runs has run for `PIECE_S`, or less if many clients wait."""
         assert self._clock is not None
-        return self._clock() - self._began_s >= PIECE_S
+        took_s = self._clock() - self._began_s
+        return took_s >= PIECE_S or took_s * (len(self._short) + len(self._long)) >= _ROUND_S
 
     def due_s(self, share: Share) -> float:
         """Return the virtual time for the next work of a client."""
@@ -165,7 +183,7 @@ class FairTurns:
     def _took_s(self) -> float:
         """Return the time that the running piece took so far, in s."""
         took_s = self._clock() - self._began_s  # type: ignore[misc]  # `begin` has set it
-        if took_s >= PIECE_S:
+        if took_s >= _SHORT_S:
             # On a busy machine most of it may be time in which other programs ran.
             return min(took_s, self._cpu_clock() - self._cpu_noted_s)
         return took_s
@@ -181,23 +199,28 @@ class FairTurns:
             self._spent_s = 0.0
             asyncio.get_running_loop().call_soon(self._turn)
             return
-        light, waiting = self._light, self._waiting
+        short, long = self._short, self._long
         self._is_armed = self.is_crowded = False
         self._spent_s = 0.0
         self._cpu_began_s = self._cpu_noted_s = self._cpu_clock()
+        of_long_s = 0.0
         try:
-            for _ in range(len(light) + len(waiting)):
-                if waiting and (not light or waiting[0][0] < self._now_s):
-                    _, _, share, piece = heapq.heappop(waiting)
-                else:
-                    share = light.popleft()
-                    piece, share.piece = cast("Callable[[], None]", share.piece), None
+            for _ in range(len(short) + len(long)):
                 self.is_crowded = False
-                self.run(share, piece)
+                if short and (not long or of_long_s >= self._spent_s / 2):
+                    share = short.popleft()
+                    piece, share.piece = cast("Callable[[], None]", share.piece), None
+                    self.run(share, piece)
+                else:
+                    _, _, share, piece = heapq.heappop(long)
+                    self._now_s = max(self._now_s, share.due_s)
+                    before_s = self._spent_s
+                    self.run(share, piece)
+                    of_long_s += self._spent_s - before_s
                 if self._spent_s >= TURN_S:
                     break
         finally:
-            if light or waiting:
+            if short or long:
                 self.is_crowded = True
                 self._arm()
 
@@ -354,7 +377,7 @@ class WorkQueue:
             lane.due_s = due_s
             lane.runs += 1
             turn = Share()
-            turn.due_s = due_s
+            turn.due_s, turn.expected_s = due_s, _SHORT_S
             delay_s = _LARGE_DELAY_S if lane.size == LARGE else 0.0
             self._turns.run(turn, functools.partial(self._slice, lane, lane.runs), delay_s)
 
