@@ -29,7 +29,14 @@ from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, retrying, spark_session
+from fencepost.simulation.pipeline.session import (
+    LOCAL,
+    NO_WORKER,
+    error_text,
+    raised_by_spark,
+    retrying,
+    spark_session,
+)
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
@@ -44,12 +51,8 @@ _REFRESH_S: Final = 10.0
 """Minimum time between two updates of the tables, in seconds; updates take at most half of the time."""
 _TRIGGER: Final = "1 second"
 _WINDOWS_EVERY_S: Final = 1
-_STARVED: Final = re.compile(
-    "Python worker failed to connect back|Timed out while waiting for the Python worker to connect back"
-    "|Python worker exited unexpectedly|PYTHON_DATA_SOURCE_ERROR.+[Tt]imed out"
-)
-"""Spark's message if a worker takes more than ten seconds to start, which no setting of Spark changes: the
-machine is busy, and nothing is broken."""
+_STARVED: Final = re.compile(f"{NO_WORKER.pattern}|PYTHON_DATA_SOURCE_ERROR.+[Tt]imed out")
+"""Spark's messages if a worker could not start in time."""
 _STARTS: Final = 20
 """Number of times that a query is started again for that reason."""
 _OURS: Final = re.compile(r"EnvironmentLacks: (.+)")

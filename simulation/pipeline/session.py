@@ -47,6 +47,17 @@ _NO_JVM = "its JVM stopped"
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b: ")
 
+NO_WORKER: Final = re.compile(
+    "Python worker failed to connect back|Timed out while waiting for the Python worker to connect back"
+    "|Python worker exited unexpectedly"
+)
+"""Spark's message if a Python worker takes more than ten seconds to start, which no setting of Spark changes:
+the machine is busy, and nothing is broken."""
+_NO_DAEMON: Final = re.compile("port number from .+'s stdout")
+"""Spark's message if the process that starts Python workers ends as soon as it starts."""
+_ONLY_AWAITED: Final = "Exception thrown in awaitResult"
+"""Spark's message of an exception whose cause is the reason."""
+
 SHORT_JOBS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=240m"
     " -XX:MetaspaceSize=256m"
@@ -330,7 +341,14 @@ def first_line(error: BaseException) -> str:
         or type(error).__name__ in ("Py4JNetworkError", "Py4JError")
     ):
         return _NO_JVM
-    return next((line.strip() for line in messages[0].splitlines() if line.strip()), type(error).__name__)
+    said = next((each for each in messages if not each.startswith(_ONLY_AWAITED)), messages[0])
+    line = next((line.strip() for line in said.splitlines() if line.strip()), type(error).__name__)
+    if _NO_DAEMON.search(line) or NO_WORKER.search(line):
+        return (
+            f"Spark could not start a Python worker ({line.rstrip('.')}): is the machine too busy, or out of"
+            " memory?"
+        )
+    return line
 
 
 def error_text(error: BaseException) -> str:

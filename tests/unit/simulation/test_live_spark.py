@@ -16,9 +16,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.record_writing import BatchWriter
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.brokers.client_config import client_security
@@ -224,6 +226,32 @@ def log_records(kafka: EmbeddedKafka, records: Sequence[LogRecord]) -> None:
         cluster.log(cluster.find(GROUP_LOG, None), 1).append_own(writer.batch())
 
     kafka.thread.submit(append()).result()
+
+
+def test_a_python_worker_that_cannot_start_is_named_and_the_next_try_goes_on(
+    kafka: EmbeddedKafka,
+    written: Written,
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written.run(1)
+    python, dies = tmp_path / "python", tmp_path / "dies"
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *$(cat {dies})*) kill -9 $$;; esac\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
+    monkeypatch.setattr(following, "_STARTS", 1)
+    for words in ("pyspark", "pyspark.daemon"):  # any worker, or the process that starts those of tasks
+        dies.write_text(words)
+        with pytest.raises(EnvironmentLacks) as raised:
+            follow_all(kafka, tmp_path / "out")
+        assert "following it failed: Spark could not start a Python worker (" in str(raised.value), words
+        assert f"run it again with the same --out {tmp_path / 'out'} to continue" in str(raised.value)
+    dies.write_text("no worker")
+    follow_all(kafka, tmp_path / "out")
+    assert rows_in(tmp_path / "out") == sorted(written.rows)
 
 
 @pytest.mark.long

@@ -207,6 +207,19 @@ def test_an_exception_of_a_jvm_that_is_gone_still_says_something() -> None:
     assert session.first_line(ValueError("\n\nthis\nthat")) == "this"
 
 
+def test_the_cause_of_an_awaited_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    causes = [
+        "Exception thrown in awaitResult: ",
+        "EOFException while reading the port number from X's stdout.",
+    ]
+    monkeypatch.setattr(session, "_messages", lambda error: causes)
+    assert session.error_text(ValueError()).startswith(
+        "Spark could not start a Python worker (EOFException while reading the port number from X's stdout): "
+    )
+    monkeypatch.setattr(session, "_messages", lambda error: causes[:1])
+    assert session.error_text(ValueError()) == "Exception thrown in awaitResult:"
+
+
 @pytest.mark.parametrize(
     ("error", "said"),
     [
