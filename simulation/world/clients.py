@@ -21,6 +21,7 @@ from importlib.util import find_spec
 from typing import Any, Final
 
 from fencepost.simulation.kernel.loop import VirtualLoop
+from fencepost.simulation.world.places import caller_place
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 
 _hashes: dict[int, int] = {}
@@ -115,6 +116,7 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
     yield ApplicationListener, "_call", _disturbed_call(ApplicationListener._call)
     for consumer in (AIOKafkaConsumer, KIP848Consumer):
         yield consumer, "__init__", _grouped(consumer.__init__)
+        yield consumer, "commit", _placed(consumer.commit)
         for name in ("getone", "getmany"):
             yield consumer, name, _busy_before(getattr(consumer, name))
     yield KIP848Consumer, "__anext__", _busy_before(KIP848Consumer.__anext__)
@@ -154,6 +156,19 @@ def _grouped(original: Any) -> Any:
         original(self, *topics, **options)
 
     return begin
+
+
+def _placed(original: Any) -> Any:
+    """Note the line that commits."""
+
+    @functools.wraps(original)
+    def commit(self: Any, *args: Any, **options: Any) -> Any:
+        process = PROCESS.get()
+        if process is not None:
+            process.commit_place = caller_place(1)
+        return original(self, *args, **options)
+
+    return commit
 
 
 def _busy_before(original: Any) -> Any:

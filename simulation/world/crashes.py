@@ -25,6 +25,7 @@ _LIBRARIES: Final = tuple(
 _MOST_LINES: Final = 8
 """Maximum number of places that a report lists."""
 _MOST_NAMES: Final = 3
+_MOST_LETTERS: Final = 200
 
 
 _OF_ANOTHER_RUN: Final = (
@@ -60,6 +61,12 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
     line: int = 0
 
     @property
+    def told(self) -> str:
+        """The program, the error and the place, as messages have them."""
+        what = f"{self.error}: {self.message}" if self.message else self.error
+        return f"{self.program} ended by {what}, at {self.place}"
+
+    @property
     def place(self) -> str:
         """The file and the line, as editors read them."""
         return f"{self.file}:{self.line}"
@@ -73,10 +80,16 @@ def crash_of(program: str, at_s: float, error: BaseException) -> Crash:
         program=program,
         at_s=at_s,
         error=type(error).__name__,
-        message=str(error).partition("\n")[0],
+        message=_short(error),
         file=frames[-1].filename if frames else "",
         line=(frames[-1].lineno or 0) if frames else 0,
     )
+
+
+def _short(error: BaseException) -> str:
+    """Return the first line of an error's text; libraries put whole pages into some."""
+    text = str(error).replace("\\n", "\n").partition("\n")[0]
+    return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
 
 
 def _is_inside(file: str) -> bool:

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.listener_config import NO_LISTENERS
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, whole
+from fencepost.simulation.world.apart import run_apart
 from fencepost.simulation.world.crashes import Crash, crash_count, crash_lines
 from fencepost.simulation.world.failure import (
     FOLDER,
@@ -164,7 +165,7 @@ class SimulatedTest:
         virtual_s, done = 0.0, 0
         kept = read_world_failure(failure) if failure else None
         for seed in seeds:
-            result = run_world(
+            result = run_apart(
                 self.function,
                 self.settings,
                 seed,

@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -24,10 +23,12 @@ from fencepost.simulation.faults.draw import Draw, DrawnEvent
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
+from fencepost.simulation.world.apart import run_apart
 from fencepost.simulation.world.crashes import crash_count, crash_lines
 from fencepost.simulation.world.repeats import RUNS, repeats, why_not_repeatable
-from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest
 from fencepost.simulation.world.standstill import StandsStill
+from fencepost.simulation.world.telling import held_lines, session_lines
 
 TRIES: Final = 150
 """Maximum number of runs that make a failure smaller."""
@@ -136,7 +137,7 @@ def explain(
     if kept is not None:
         small, last, effort, is_whole = replace(failure, happened=kept.happened), result, "", True
     elif failure.invariant in _TRIED_ONCE:
-        again = run_world(function, settings, result.seed, plan=result.plan, keep_rows=True)
+        again = run_apart(function, settings, result.seed, plan=result.plan, keep_rows=True)
         small, last, effort, is_whole = failure, again if again.failed else result, "", True
     else:
         further = repeats(function, settings, result)
@@ -154,9 +155,7 @@ def explain(
         lines += why_not_repeatable(result, further)
     else:
         lines += _fault_lines(last, small.happened, effort)
-    if last.crashes:
-        lines += ["", f"{crash_count([last.crashes])}, and they were started again:"]
-        lines += crash_lines({last.seed: last.crashes})
+    lines += _happened(last)
     pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={}, subtitle=_SUBTITLE)
     lines += ["", f"timeline: {', '.join(map(str, pages))}"]
     document = folder / f"{stem}.json"
@@ -173,6 +172,11 @@ def explain(
         document="" if small is None else str(document),
         is_whole=small is None or is_whole,
     )
+
+
+def _cpu_s() -> float:
+    """Return the CPU seconds of this process, and of those that it has forked."""
+    return sum(os.times()[:4])
 
 
 def _failure_of(
@@ -194,6 +198,23 @@ def _failure_of(
     )
 
 
+def _happened(last: WorldResult) -> list[str]:
+    """Return lines about what happened to the programs of a run."""
+    lines = []
+    for title, told in (
+        (
+            f"{crash_count([last.crashes])}, and they were started again:",
+            crash_lines({last.seed: last.crashes}),
+        ),
+        ("Callbacks held event loops:", held_lines(last.held)),
+        ("Sessions of running programs ended:", session_lines(last.rows, last.names, last.held)),
+        ("Programs waited when the run failed:", last.waits),
+    ):
+        if told:
+            lines += ["", title, *told]
+    return lines
+
+
 def _verdict(result: WorldResult) -> str:
     return "; ".join(f"{each.invariant}: {each.message}" for each in result.violations)
 
@@ -209,15 +230,15 @@ def _small(
 ) -> tuple[WorldFailure | None, WorldResult, str, bool]:
     """Return a smaller failure, its run with the trace, the number of runs in words, and if it is the
     smallest. The failure is None if it does not occur again."""
-    begin = time.process_time()
+    begin = _cpu_s()
     is_over = False
 
     def run(candidate: WorldFailure, _: int | None = None) -> WorldResult | None:
         nonlocal is_over
-        if time.process_time() - begin > longest_s:
+        if _cpu_s() - begin > longest_s:
             is_over = True
             return None  # what was found so far is small enough
-        found = run_world(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
+        found = run_apart(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
         if candidate.invariant.startswith(RAISED) and found.where != candidate.where:
             return None  # another failure of the same kind
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
@@ -229,7 +250,7 @@ def _small(
         failure = failure if run(hit) is None else hit
     small, more = shrink_plan(failure, run, tries=tries - made)
     made += more
-    last = run_world(function, settings, small.seed, plan=small.plan, keep_rows=True)
+    last = run_apart(function, settings, small.seed, plan=small.plan, keep_rows=True)
     if last.failed and (hit := _only_hits(small, last)) != small and run(hit) is not None:
         small = hit
     effort = f" ({made} run{'' if made == 1 else 's'})"

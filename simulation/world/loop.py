@@ -12,12 +12,13 @@ import asyncio
 import contextvars
 import logging
 import signal
+import sys
 from asyncio import events, selector_events
 from collections.abc import AsyncGenerator, Callable
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop, first_us
-from fencepost.simulation.world.places import refusal
+from fencepost.simulation.world.places import place_in, refusal, stack_of
 from fencepost.simulation.world.processes import (
     PROCESS,
     ProcessHandle,
@@ -26,6 +27,7 @@ from fencepost.simulation.world.processes import (
     WorldProcess,
 )
 from fencepost.simulation.world.sockets import VirtualSocket
+from fencepost.simulation.world.telling import HELD_US, Held
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.network import VirtualNetwork
@@ -63,6 +65,9 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         self.network: VirtualNetwork
         self.ahead_us = 0
         """The time for which the running callback has slept or computed, in microseconds."""
+        self.held: list[Held] = []
+        """The times for which callbacks have held programs."""
+        self._in_executor = False
         self._sockets: dict[int, VirtualSocket] = {}
         self._next_descriptor = _FIRST_DESCRIPTOR
         self._unnamed_tasks = 0
@@ -84,6 +89,17 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     def sleep_blocking(self, seconds: float) -> None:
         """Let the callback that runs take that much longer, as `time.sleep` does."""
         self.ahead_us = max(self.ahead_us, first_us(self.time() + seconds) - self.now_us)
+        if self.ahead_us >= HELD_US and not self._in_executor and (process := PROCESS.get()) is not None:
+            self._note_held(process)
+
+    def _note_held(self, process: WorldProcess) -> None:
+        """Note the line that holds a program's event loop, once for each callback."""
+        last = self.held[-1] if self.held else None
+        if last is None or last.at_us != self.now_us or last.program != process.host.name:
+            place = place_in(stack_of(sys._getframe(2)))
+            last = Held(program=process.host.name, at_us=self.now_us, lasts_us=0, place=place)
+            self.held.append(last)
+        last.lasts_us = self.ahead_us
 
     # -- callbacks --------------------------------------------------------------------------------------
 
@@ -164,7 +180,8 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         If it sleeps, the future is done that much later, and the rest of the program goes on meanwhile.
         """
         future = self.create_future()
-        before_us = self.ahead_us
+        before_us, was_in_executor = self.ahead_us, self._in_executor
+        self._in_executor = True
         result, failure = None, None
         try:
             result = func(*args)
@@ -172,6 +189,8 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             raise
         except BaseException as error:
             failure = error
+        finally:
+            self._in_executor = was_in_executor
         took_us, self.ahead_us = self.ahead_us - before_us, before_us
         if took_us:
             self.call_later(took_us / 1e6, _complete, future, result, failure)

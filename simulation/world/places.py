@@ -52,6 +52,40 @@ def place_in(frames: Iterable[FrameType]) -> str:
     return _place((each.f_globals, each.f_code, each.f_lineno) for each in frames)
 
 
+_CALLERS: Final[dict[tuple[CodeType, int], str]] = {}
+"""Places by the line that called into fencepost."""
+
+
+def user_lines(frames: Iterable[FrameType]) -> list[str]:
+    """Return the places of these frames that are the user's, outermost first; of a library's, the innermost.
+
+    A library's place is left out if no line of the user is among them.
+    """
+    found: list[str] = []
+    library = ""
+    for frame in frames:
+        place = place_in([frame])
+        if not place:
+            continue
+        if _in_library(frame.f_code.co_filename):
+            library = library or place
+        else:
+            found.insert(0, place)
+    return [*found, library] if found and library else found
+
+
+def caller_place(depth: int) -> str:
+    """Return the place of the code that called the function so many calls above the caller of this one.
+
+    It is looked for once for each line: records are done often.
+    """
+    frame = sys._getframe(depth + 1)
+    key = frame.f_code, frame.f_lineno
+    if (found := _CALLERS.get(key)) is None:
+        found = _CALLERS[key] = place_in(stack_of(frame))
+    return found
+
+
 def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
     """Return the error of a call that has no place in a run. It names the line that made the call."""
     place = place_in(stack_of(sys._getframe(1)))

@@ -135,6 +135,8 @@ class WorldProcess:
         """Transactional ids of its producers."""
         self.group_ids: dict[str, None] = {}
         """Those of its consumers."""
+        self.commit_place = ""
+        """The line that last called a consumer's `commit`."""
         self.busy_until_us = 0
         """Time until which it works before its next poll, in microseconds; 0 if nothing keeps it."""
         self.callback_takes_us = 0

@@ -50,6 +50,20 @@ class Done(NamedTuple):
     at_us: int
     group: str = ""
     """The group for which it was done; empty if it is not known."""
+    place: str = ""
+    """The line that reported it."""
+
+    def __str__(self) -> str:
+        """Return what a run's digest has of it: not the place, whose file may be in another folder."""
+        return (
+            f"Done(partition={self.partition!r}, offset={self.offset!r}, program={self.program!r}, "
+            f"process={self.process!r}, at_us={self.at_us!r}, group={self.group!r})"
+        )
+
+    @property
+    def told(self) -> str:
+        """The program, the time and the line, as messages have them."""
+        return f"{self.program} at {_time(self.at_us)}{f' ({self.place})' if self.place else ''}"
 
 
 class RecordJudge:
@@ -124,8 +138,7 @@ class RecordJudge:
             copied = f" (the log holds it again at offset {done.offset})" if offset != done.offset else ""
             self._report(
                 EXACTLY_ONCE,
-                f"{_name(done.partition, offset)}{copied} was done twice: by {first.program} at "
-                f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
+                f"{_name(done.partition, offset)}{copied} was done twice: by {first.told} and by {done.told}",
             )
 
     def _note_groups(self, done: Done) -> None:
@@ -144,7 +157,7 @@ class RecordJudge:
             self._report(
                 IN_ORDER,
                 f"{_name(done.partition, done.offset)} with the key {key!r} was first done after offset "
-                f"{last} of the same key, by {done.program}",
+                f"{last} of the same key, by {done.told}",
             )
         self._keys[done.partition, key, done.process] = max(done.offset, -1 if last is None else last)
 
@@ -158,8 +171,8 @@ class RecordJudge:
             until_us, owner = given_up
             self._report(
                 OWNER_ONLY,
-                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}; it "
-                f"had let go of it by {_time(until_us)}; {owner} owns it",
+                f"{_name(done.partition, done.offset)} was done by {done.told}; the "
+                f"program had let go of it by {_time(until_us)}; {owner} owns it",
             )
 
     # -- the coordinators -------------------------------------------------------------------------------
@@ -186,8 +199,18 @@ class RecordJudge:
         """Forget a program's ended process; what the next one does is another matter."""
         self._given_up = {key: value for key, value in self._given_up.items() if key[0] != program}
 
-    def committed(self, group_id: str, partition: TopicPartition, offset: int, first: int) -> None:
-        """Note that a group has committed an offset; `first` is that of the first record of the partition."""
+    def committed(
+        self,
+        group_id: str,
+        partition: TopicPartition,
+        offset: int,
+        first: int,
+        committer: Callable[[], str] = lambda: "",
+    ) -> None:
+        """Note that a group has committed an offset; `first` is that of the first record of the partition.
+
+        `committer` returns the program that did it, as words.
+        """
         before = self._committed.get((group_id, partition), first)
         self._committed[group_id, partition] = offset
         if not self.claims("commit-after-processing") or (group_id, partition.topic) not in self._reporting:
@@ -197,8 +220,8 @@ class RecordJudge:
             by = "no program" if len(self._groups_on(partition.topic)) < 2 else "none of its programs"
             self._report(
                 COMMIT_AHEAD,
-                f"group {group_id} committed {partition.topic}-{partition.partition} at offset {offset}, and "
-                f"{by} had done offset {missing}",
+                f"group {group_id} committed {partition.topic}-{partition.partition} at offset {offset}"
+                f"{committer()}, and {by} had done offset {missing}",
             )
 
     # -- at the end -------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.apart import run_apart
+from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest
 
 RUNS: Final = 5
 """The number of runs that show how often a seed fails that is not repeatable."""
@@ -20,13 +21,18 @@ def is_same(one: WorldResult, other: WorldResult) -> bool:
 def repeats(
     function: WorldTest, settings: WorldSettings, first: WorldResult, *, runs: int = 0
 ) -> list[WorldResult]:
-    """Run a seed again, and return these runs: one if it is the same as the first one, else some more.
+    """Run a seed again with other addresses in memory, and return these runs.
 
-    With `runs` it is run so often in any case.
+    It is one run if it is the same as the first one, else there are some more. With `runs` it is run so
+    often in any case.
     """
     further: list[WorldResult] = []
     while len(further) + 1 < (runs or RUNS):
-        further.append(run_world(function, settings, first.seed, plan=first.plan, keep_rows=True, watch=True))
+        further.append(
+            run_apart(
+                function, settings, first.seed, shaken=True, plan=first.plan, keep_rows=True, watch=True
+            )
+        )
         if not runs and is_same(first, further[0]):
             break
     return further

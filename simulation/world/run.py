@@ -36,6 +36,7 @@ from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import PROCESS, WorldProcess, outside
 from fencepost.simulation.world.standstill import LIMIT_CPU_S, StandstillWatch, what_runs_again
 from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
+from fencepost.simulation.world.telling import Held, waits_of
 from fencepost.simulation.world.world import SimulatedWorld
 
 WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
@@ -53,6 +54,8 @@ _COLLECT_US: Final = 30_000_000
 """Garbage is collected at fixed times: what destructors do is then the same in every run."""
 LONGEST_S: Final = 3_600.0
 """Maximum virtual time of a test. One that takes longer waits for something that never happens."""
+_WAITING: Final = (TimeoutError, Deadlock)
+"""Errors of a test, or of a run, that waits for something that never happens."""
 MAX_EVENTS: Final = 20_000_000
 
 
@@ -91,6 +94,10 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     """The names of members by their ids."""
     crashes: list[Crash] = []
     """Programs that an exception has ended, also if they were started again."""
+    held: list[Held] = []
+    """The times for which callbacks have held the event loops of programs."""
+    waits: list[str] = []
+    """Lines about what the tasks of programs waited for, if the world did not settle."""
     sent: list[tuple[int, str, str, int]] = []
     """All that was sent: when, from where, to where, how much. It is kept if the run was watched."""
     unordered: list[str] = []
@@ -124,16 +131,19 @@ def run_world(
     logs: bool = False,
     until: str = "",
     watch: bool = False,
+    is_last: bool = False,
 ) -> WorldResult:
     """Run a test function in a new world. `plan` replaces what the seed would draw.
 
     The run ends when the invariant `until` is found broken, or with the test. With `keep_rows` the result has
     the trace. Without `logs` nothing is logged meanwhile. With `watch` the result has what helps to compare
-    it with another run of the seed.
+    it with another run of the seed. If it `is_last`, the process ends afterwards, so nothing is taken down.
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
-    with _quiet(logs=logs), _collected_by_hand(), own_folder():
-        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until, watch=watch)
+    with _quiet(logs=logs), _collected_by_hand(is_last=is_last), own_folder():
+        return _run(
+            function, settings, seed, chosen, keep_rows=keep_rows, until=until, watch=watch, is_last=is_last
+        )
 
 
 def _run(
@@ -145,6 +155,7 @@ def _run(
     keep_rows: bool,
     until: str,
     watch: bool,
+    is_last: bool,
 ) -> WorldResult:
     """Run it; no reference to the run is left when garbage is collected afterwards."""
     started = wall_clock()
@@ -161,8 +172,9 @@ def _run(
             pass_interrupts_on()
             return run.result(seed, wall_clock() - started, keep_rows=keep_rows)
         finally:
-            run.take_down()
-            loop.close()
+            if not is_last:
+                run.take_down()
+                loop.close()
 
 
 class _Run:
@@ -328,6 +340,8 @@ class _Run:
             records_done=sum(len(each) for each in world.record_judge.done.values()),
             plan=self._plan,
             crashes=world.crashes,
+            held=self._loop.held,
+            waits=world.waits or (waits_of(world.programs.values()) if isinstance(error, _WAITING) else []),
             sent=self._loop.network.sent or [],
             unordered=list(self._unordered),
             hits={} if self._nemesis is None else self._nemesis.hits,
@@ -417,7 +431,7 @@ def _quiet(*, logs: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _collected_by_hand() -> Iterator[None]:
+def _collected_by_hand(*, is_last: bool) -> Iterator[None]:
     was_enabled, was_frozen = gc.isenabled(), gc.get_freeze_count() > 0
     gc.collect()
     gc.freeze()
@@ -425,7 +439,8 @@ def _collected_by_hand() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.collect()
+        if not is_last:
+            gc.collect()
         if not was_frozen:  # else the caller wants no one to look through what it has frozen
             gc.unfreeze()
         if was_enabled:

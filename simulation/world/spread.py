@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.world.apart import become_template
 from fencepost.simulation.world.crashes import Crash
 from fencepost.simulation.world.sweep import Sweep
 
@@ -97,7 +98,8 @@ def spread(job: SeedJob, children: int, sweep: Sweep) -> list[SeedAnswer]:
 
     def end() -> None:
         for each in running:
-            each.kill()
+            if each.poll() is None:
+                os.killpg(each.pid, signal.SIGKILL)  # with what it has forked
 
     sweep.on_end = end
     with ThreadPoolExecutor(children) as pool:
@@ -117,6 +119,7 @@ def _start_child() -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
+        process_group=0,
     )
 
 
@@ -178,8 +181,9 @@ def main() -> None:
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SeedJob)
     try:
-        run: Callable[[Sequence[int]], SeedAnswer] = load_test(job).answer
-        answer = run_job(job, run, partial(os.write, out, _PASSED))
+        test = load_test(job)
+        become_template(test.settings, len(job.seeds))
+        answer = run_job(job, test.answer, partial(os.write, out, _PASSED))
     except BrokenPipeError:
         os._exit(1)  # the parent is dead
     except FencepostError as error:

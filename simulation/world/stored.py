@@ -51,6 +51,8 @@ class _Account:
     def __init__(self) -> None:
         self.sent: dict[_Batch, int] = {}
         """The number of requests with each batch."""
+        self.senders: dict[_Batch, list[str]] = {}
+        """The addresses of the clients that sent each batch."""
         self.acknowledged: list[tuple[int, _Batch]] = []
         """Batches with the offset of which a broker has acknowledged them."""
         self.held: dict[_Batch, list[int]] = {}
@@ -100,7 +102,7 @@ class StoredRecords:
         handler: Any = table[ApiKey.PRODUCE]
 
         def produce(services: Services, request: ProduceRequest, asked: Asked) -> Any:
-            sent = list(self._note(services.cluster, request))
+            sent = list(self._note(services.cluster, request, asked.context.client_host))
             reply = handler(services, request, asked)
             if isinstance(reply, asyncio.Future):
                 reply.add_done_callback(lambda done: self._answered(sent, _result(done)))
@@ -110,7 +112,9 @@ class StoredRecords:
 
         return {**table, ApiKey.PRODUCE: produce}
 
-    def _note(self, cluster: KafkaCluster, request: ProduceRequest) -> Iterator[tuple[_LogId, _Batch] | None]:
+    def _note(
+        self, cluster: KafkaCluster, request: ProduceRequest, client_host: str
+    ) -> Iterator[tuple[_LogId, _Batch] | None]:
         for reference in request.topics:
             for data in reference.partitions:
                 try:
@@ -121,8 +125,9 @@ class StoredRecords:
                     continue
                 assert data.records is not None
                 place, batch = (topic.topic_id, data.partition), _batch(header, data.records)
-                sent = self._accounts.setdefault(place, _Account()).sent
-                sent[batch] = sent.get(batch, 0) + 1
+                account = self._accounts.setdefault(place, _Account())
+                account.sent[batch] = account.sent.get(batch, 0) + 1
+                account.senders.setdefault(batch, []).append(client_host)
                 yield place, batch
 
     def _answered(self, sent: list[tuple[_LogId, _Batch] | None], reply: Any) -> None:
@@ -145,6 +150,17 @@ class StoredRecords:
         """Return the offsets of such copies in a partition, each with that of its original."""
         account = self._followed(cluster, partition)
         return {} if account is None else account.copy_of
+
+    def sender(self, cluster: KafkaCluster, partition: TopicPartition, offset: int) -> str:
+        """Return the address of the client that sent the record at an offset; "" if it is not known."""
+        account = self._followed(cluster, partition)
+        if account is None:
+            return ""
+        for batch, offsets in account.held.items():
+            for nth, base in enumerate(offsets):
+                if base <= offset < base + batch.size and (senders := account.senders.get(batch)):
+                    return senders[min(nth, len(senders) - 1)]
+        return ""
 
     def _followed(self, cluster: KafkaCluster, partition: TopicPartition) -> _Account | None:
         topic = cluster.image.by_name.get(partition.topic)

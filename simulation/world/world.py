@@ -35,36 +35,20 @@ from fencepost.simulation.world.crashes import Crash, crash_of, left_behind
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
+from fencepost.simulation.world.outputs import OUTPUT_WRITTEN, Identity, OutputRule, Sides
+from fencepost.simulation.world.places import caller_place
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.programs import NotAProgram, Program, check_name
-from fencepost.simulation.world.record_judge import DEFAULT_CLAIMS, NO_CRASH, Done, RecordJudge
+from fencepost.simulation.world.record_judge import AT_LEAST_ONCE, DEFAULT_CLAIMS, NO_CRASH, Done, RecordJudge
+from fencepost.simulation.world.settling import SETTLE_S, SETTLES, Settling
 from fencepost.simulation.world.stored import RECORD_STORED, StoredRecords, committed_from
+from fencepost.simulation.world.telling import waits_of
 
 P = ParamSpec("P")
 
 KAFKA_PORT: Final = 9092
-SETTLE_S: Final = 400.0
-"""The time that programs and groups have to settle after the last fault, unless a test says otherwise.
-
-Clients look for topics that they have missed every five minutes (`metadata.max.age.ms`).
-"""
 AFTERMATH_S: Final = 60.0
 """The time after the last fault in which its consequences, such as a rebalance, may end a program."""
-QUIET_S: Final = 5.0
-"""Work may go on after its commit: the world has settled when no record was done for that long."""
-IDLE_S: Final = 60.0
-"""Programs that commit nothing have settled when all is done and nothing has happened for that long.
-
-It is also the time that a consumer has to join its group: aiokafka waits 40 s for the response to a request.
-"""
-TWICE_S: Final = 20.0
-"""The same if a program has failed since the faults: it is started again, and may fail again."""
-STUCK_S: Final = 310.0
-"""The same if something is missing: a commit, a record that is not done, or what is to hold eventually.
-
-aiokafka may use old metadata for five minutes. It may ask a broker that leads a partition no more for its
-first offset, again and again. Or it may believe that a topic has no partitions, after an error for it.
-"""
 _CRASHES: Final = (
     Exception,
     BaseExceptionGroup,
@@ -73,8 +57,9 @@ _CRASHES: Final = (
     asyncio.CancelledError,
 )
 """Exceptions with which programs end on a real machine, too."""
-SETTLES: Final = "settles"
 PROGRAM_RUNS: Final = "program-runs"
+_OF_WAITING: Final = frozenset({SETTLES, AT_LEAST_ONCE, OUTPUT_WRITTEN})
+"""Invariants that break if programs wait for something that never happens."""
 
 
 class WorldGroup(GroupControls):
@@ -120,8 +105,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self.report,
             self._owns,
             self._hindered_until,
-            readable=self._readable,
-            groups_of=self._groups_of,
+            readable=self.readable,
+            groups_of=self.groups_of,
             original=lambda partition, offset: self.stored.original(self._cluster, partition, offset),
         )
         self.stored = StoredRecords(partial(self.report, RECORD_STORED))
@@ -136,7 +121,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Set when the phase without faults begins."""
         self._calm_since: float | None = None
         self.has_settled = False
-        self._failures = 0
+        self.failures = 0
         """The number of processes that an exception has ended."""
         self.crashes: list[Crash] = []
         """The same processes, and those before the faults were over."""
@@ -146,6 +131,11 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self._values: dict[tuple[TopicPartition, int], Text] = {}
         self._always: list[tuple[str, Callable[[], bool]]] = []
         self._eventually: list[tuple[str, Callable[[], bool]]] = []
+        self._outputs: list[tuple[str, OutputRule]] = []
+        """The rules about output topics, each with its topic."""
+        self._settling = Settling(self)
+        self.waits: list[str] = []
+        """Lines about what the tasks of programs waited for when the world did not settle."""
         self._moved: dict[str, None] = {}
         """Groups that have moved since their members were last looked at."""
         self._done_digest = hashlib.blake2b(digest_size=16)
@@ -192,7 +182,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def calm(self) -> None:
         """End the faults."""
         self._calm_since = self.loop.time()
-        self._failures = 0
+        self.failures = 0
         self.faults_over.set()
 
     # -- programs ---------------------------------------------------------------------------------------
@@ -234,25 +224,22 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
         What can't be simulated ends the run, and so does a verdict such as `pytest.fail`.
         """
-        self._failures += 1
+        self.failures += 1
         if (left := left_behind(program.name, error)) is not None:
             self.fail(left.with_traceback(error.__traceback__))
             return
         if isinstance(error, OutsideWorld | NotAProgram) or not isinstance(error, _CRASHES):
             self.fail(error)
             return
-        self.crashes.append(crash_of(program.name, self.loop.time(), error))
+        crash = crash_of(program.name, self.loop.time(), error)
+        self.crashes.append(crash)
         if self.record_judge.claims(NO_CRASH):
-            crash = self.crashes[-1]
-            self.report(NO_CRASH, f"{crash.program} ended by {crash.error}: {error}, at {crash.place}")
+            self.report(NO_CRASH, f"{crash.told}, at {crash.at_s:.3f} s")
         if self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
             self.program_trouble = self.program_trouble or "".join(
                 [f"{program.name} ended by:\n", *traceback.format_exception(error)]
             )
-            self.report(
-                PROGRAM_RUNS,
-                f"{program.name} ended by {type(error).__name__}: {error}, when no fault was left",
-            )
+            self.report(PROGRAM_RUNS, f"{crash.told}, at {crash.at_s:.3f} s, when no fault was left")
 
     def bury(self, process: WorldProcess) -> None:
         """Keep what a killed process has left, so that nothing of it runs."""
@@ -369,6 +356,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             number,
             self.loop.here_us,
             self._group_of(process, partition.topic) if group is None else group,
+            caller_place(1),
         )
         noted = (process, done, key.encode() if isinstance(key, str) else key)
         if self.loop.ahead_us:
@@ -396,7 +384,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return found
 
     def _reads(self, group_id: str, topic: str) -> bool:
-        return any(topic == each for each, _ in self._offsets(group_id)) or any(
+        return any(topic == each for each, _ in self.offsets_of(group_id)) or any(
             topic in member.topics for member in self.group(group_id).members()
         )
 
@@ -435,6 +423,66 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """
         self._eventually.append((name, _function("eventually", holds)))
 
+    def outputs(
+        self,
+        topic: str,
+        *,
+        of: str,
+        key: Identity | None = None,
+        of_key: Identity | None = None,
+        claims: Iterable[str] = ("at-least-once",),
+    ) -> None:
+        """Require a rule between an input and an output topic, so that a service is judged by what it writes.
+
+        Each record of the topic `of` must have a record in `topic`. They belong together if `key` of the
+        output equals `of_key` of the input; that is `key`, too, unless given. Both are functions of a
+        record. Without one it is the record's key. `settled` waits for missing outputs.
+
+        :param claims: Some of `at-least-once`, `exactly-once` (no more outputs than inputs) and `order`
+            (inputs of one partition and key have their first outputs in their order, in one partition).
+        :raises FencepostError: if a topic is not known, or a setting is not valid.
+        """
+        for name in (topic, of):
+            self.records(name)
+        rule = OutputRule(
+            topic,
+            of,
+            key,
+            of_key,
+            claims,
+            read=lambda: Sides(self._committed(of), self._committed(topic)),
+            state=lambda: [self._ends_of(name) for name in (of, topic)],
+            writer=lambda record: self._program_at(
+                self.stored.sender(
+                    self._cluster, TopicPartition(record.topic, record.partition), record.offset
+                )
+            ),
+        )
+        self._outputs.append((topic, rule))
+
+    def _committed(self, topic: str) -> list[ReadRecord]:
+        """Return the records of a topic for a `read_committed` consumer, without copies of brokers."""
+        shown: set[tuple[int, int]] = set()
+        for partition, (first, end) in self.ends().items():
+            if partition.topic == topic:
+                copies = self.stored.copies(self._cluster, partition)
+                offsets = self.readable(partition, first, end)
+                shown.update((partition.partition, each) for each in offsets if each not in copies)
+        return [each for each in self.records(topic) if (each.partition, each.offset) in shown]
+
+    def _ends_of(self, topic: str) -> list[tuple[int, int]]:
+        return [ends for partition, ends in self.ends().items() if partition.topic == topic]
+
+    def written(self) -> int:
+        """Return how many records the output topics of rules have."""
+        return sum(end for topic, _ in self._outputs for _, end in self._ends_of(topic))
+
+    def holds_eventually(self) -> bool:
+        """Return true if all holds that must hold in the end."""
+        return all(rule.is_complete() for _, rule in self._outputs) and all(
+            holds() for _, holds in self._eventually
+        )
+
     async def settled(self, timeout: float = SETTLE_S) -> None:  # noqa: ASYNC109  # virtual time
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
@@ -444,102 +492,26 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         too. If something is missing, nothing must happen for `STUCK_S` seconds. After `timeout` seconds since
         the last fault, the invariant `settles` does not hold.
         """
-        timeout = duration("timeout", timeout)  # virtual time
-        await self.faults_over.wait()
-        begin = self.loop.time()
-        self.has_settled = False
-        seen, since = self._progress(), begin
-        while True:
-            await asyncio.sleep(0.25)
-            now, progress = self.loop.time(), self._progress()
-            if progress != seen:
-                seen, since = progress, now  # also when a program has failed once more
-            quiet_s = now - since
-            if quiet_s > QUIET_S and quiet_s > self._patience_s() and not self._unstable():
-                break
-            if now - begin > timeout:
-                self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
-                break
-        self.has_settled = True
-        self.judge_end()
+        await self._settling.settled(duration("timeout", timeout))  # virtual time
 
-    def _patience_s(self) -> float:
-        """Return for how long nothing must happen before the world has settled."""
-        if not all(holds() for _, holds in self._eventually):
-            return STUCK_S
-        if self._failures:  # perhaps a program fails again and again
-            return IDLE_S if self._failures > 1 else TWICE_S
-        if self._has_settled():
-            return IDLE_S if any(map(self._is_joining, self.programs.values())) else QUIET_S
-        return STUCK_S if any(map(self._is_behind, self._groups())) else IDLE_S
-
-    def _is_joining(self, program: Program) -> bool:
-        """Return true if a consumer of the program is no member of its group: its request may be lost."""
-        wanted = () if program.process is None else program.process.group_ids
-        return bool(wanted) and not set(wanted).issubset(self._groups_of(program.name))
-
-    def _is_behind(self, group_id: str) -> bool:
-        """Return true if a group has not read all: if it commits, by its commits, else by what was done."""
-        waiting = self._uncommitted(group_id)
-        if self._offsets(group_id):
-            return any(waiting)
-        done = self.record_judge.done
-        return any(offset not in done.get(partition, ()) for partition, offset in waiting)
-
-    def _progress(self) -> tuple[int, int, int]:
-        done = sum(len(each) for each in self.record_judge.done.values())
-        return self._failures, done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
-
-    def _groups(self) -> list[str]:
+    def group_ids(self) -> list[str]:
+        """Return all groups."""
         found: list[str] = []
         for shard in self.endpoint.brokers.groups.shards:
             if shard.coordinator is not None:
                 found += shard.coordinator.kinds.group_ids()
         return found
 
-    def _offsets(self, group_id: str) -> Mapping[tuple[str, int], int]:
+    def offsets_of(self, group_id: str) -> Mapping[tuple[str, int], int]:
+        """Return the committed offsets of a group by topic and partition."""
         return self.group(group_id).offsets()
-
-    def _unstable(self) -> list[str]:
-        down = [each.name for each in self.programs.values() if each.wanted and not each.is_running]
-        groups = [self.group(each) for each in self._groups()]
-        return down + [each.group_id for each in groups if each.state not in ("Stable", "Empty", "Dead")]
-
-    def _has_settled(self) -> bool:
-        return not self._unstable() and not any(any(self._uncommitted(each)) for each in self._groups())
-
-    def _lag(self, group_id: str) -> int:
-        """Return how many records the members of a group have not committed."""
-        return sum(1 for _ in self._uncommitted(group_id))
-
-    def _uncommitted(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
-        """Yield the places of records that the members of a group have not committed."""
-        offsets = self._offsets(group_id)
-        read = {topic for topic, _ in offsets}
-        for member in self.group(group_id).members():
-            read.update(member.topics)
-        for partition, (first, end) in self.ends().items():
-            committed = offsets.get(partition, first)
-            if partition.topic in read and committed < end:
-                for offset in self._readable(partition, committed, end):
-                    yield partition, offset
-
-    def _why_not(self) -> str:
-        parts = [f"{each} is not stable, or down" for each in self._unstable()]
-        parts += [
-            f"group {each} has not committed {lag} records"
-            for each in self._groups()
-            if (lag := self._lag(each))
-        ]
-        errors = [f"{each.name}: {each.error!r}" for each in self.programs.values() if each.error is not None]
-        return "; ".join(parts + errors) or "nothing is missing now"
 
     def _first_offset(self, partition: TopicPartition) -> int:
         cluster = self._cluster
         topic = cluster.image.by_name.get(partition.topic)
         return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
 
-    def _readable(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
+    def readable(self, partition: TopicPartition, first: int, end: int) -> Iterator[int]:
         """Yield the offsets in a range at which a `read_committed` consumer gets a record."""
         cluster = self._cluster
         topic = cluster.image.by_name.get(partition.topic)
@@ -561,6 +533,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     def report(self, invariant: str, message: str) -> None:
         """Report a violation; each invariant is reported once."""
+        if invariant in _OF_WAITING and not self.waits:
+            self.waits = waits_of(self.programs.values())
         if all(each.invariant != invariant for each in self.violations):
             trace = self.endpoint.observer.trace
             at_us = self.loop.now_us
@@ -584,7 +558,11 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
                 partition = TopicPartition(key.topic, key.partition)
                 self.record_judge.committed(
-                    key.group_id, partition, value.offset, self._first_offset(partition)
+                    key.group_id,
+                    partition,
+                    value.offset,
+                    self._first_offset(partition),
+                    partial(self._committer, key.group_id, step.event),
                 )
             elif (group_id := getattr(key, "group_id", None)) is not None:
                 groups[group_id] = None
@@ -592,6 +570,18 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             # At once: a generation may last for milliseconds only, and its members own their partitions.
             self._moved |= groups
             self._note_owners()
+
+    def _committer(self, group_id: str, event: object) -> str:
+        """Return the program that commits, the time, and its line; "" if no member of the group does."""
+        member_id = getattr(event, "member_id", None)
+        for member in self.group(group_id).members():
+            if member.member_id == member_id:
+                name = self._program_of(member)
+                program = self.programs.get(name)
+                process = None if program is None else program.process
+                place = "" if process is None else process.commit_place
+                return f" by {name} at {self.loop.time():.3f} s{f' ({place})' if place else ''}"
+        return ""
 
     def look(self) -> None:
         """Check what must always hold, ten times a second."""
@@ -619,14 +609,15 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def _owns(self, program: str, partition: TopicPartition) -> bool:
         return any(
             partition in member.assignment and self._program_of(member) == program
-            for group_id in self._groups()
+            for group_id in self.group_ids()
             for member in self.group(group_id).members()
         )
 
-    def _groups_of(self, program: str) -> list[str]:
+    def groups_of(self, program: str) -> list[str]:
+        """Return the groups of which a program is a member."""
         return [
             group_id
-            for group_id in self._groups()
+            for group_id in self.group_ids()
             if any(self._program_of(member) == program for member in self.group(group_id).members())
         ]
 
@@ -657,6 +648,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         for name, holds in self._eventually:
             if not holds():
                 self.report(name, "it does not hold at the end")
+        for _, rule in self._outputs:
+            for invariant, message in rule.judge():
+                self.report(invariant, message)
 
     def digest(self) -> str:
         """A hash of the run: all that was sent, and all that was done."""
