@@ -518,7 +518,10 @@ def check_reply(
     before: ConsumerGroupMember | None,
     after: ConsumerGroupMember | None,
 ) -> Iterator[Finding]:
-    """Yield what is wrong with a successful reply, by the stored member before and after the request."""
+    """Yield what is wrong with a successful reply, by the stored member before and after the request.
+
+    One that takes a static member's place was that member, and has no epoch yet.
+    """
     who, leaves = f"{reply.member_id} of {request.group_id}", request.member_epoch < 0
     if (after is None) != (request.member_epoch == LEAVE_EPOCH):
         yield (
@@ -529,7 +532,8 @@ def check_reply(
         for name, right in model.description(request, before).items():
             if (stored := getattr(after, name)) != right:
                 yield "heartbeat-recorded", f"{who} is stored with {name} {stored!r} instead of {right!r}"
-    was = model.NEW if before is None else Standing.of(before)
+    replaced = before is not None and after is not None and before.member_id != after.member_id
+    was = model.NEW if before is None or replaced else Standing.of(before)
     now = model.NEW if after is None else Standing.of(after)
     epoch, assignment = model.response(request, was, now)
     if reply.member_epoch != epoch or (not leaves and reply.heartbeat_interval_ms <= 0):

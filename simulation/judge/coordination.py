@@ -287,7 +287,8 @@ class Coordination(_GroupsJudge):
             step.known.members.get(member_id),
             None if group is None else group.members.get(member_id),
         )
-        yield from check_reply(request, reply, before, after)
+        replaced = None if after is None else step.predecessor(after)
+        yield from check_reply(request, reply, replaced or before, after)
         if group is None or after is None:
             return
         for topic_id, number, holder in judge.holders.others(member_id, reply.assignment or NO_PARTITIONS):

@@ -350,6 +350,7 @@ def test_a_member_takes_the_place_of_one_that_went_for_a_while() -> None:
     machine.start(interval_ms=0)
     machine.joins(slot=0, subscription=SUBSCRIPTIONS[0], lost=False)
     machine.joins(slot=1, subscription=SUBSCRIPTIONS[0], lost=False)
+    machine.asks_for_an_assignor(slot=1, assignor="range")
     machine.goes(slot=1, how="for a while")
     machine.joins_under_another_instance_id(slot=0, instance="instance-1")
     assert machine.group is not None
