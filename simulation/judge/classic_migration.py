@@ -489,12 +489,11 @@ def _rejoins(
     """Check if the members of a group that became a classic one have to join again.
 
     They need not if the last member of the newer protocol only came `back` with the classic one, and each
-    member has its newest target.
+    other member has its newest target.
     """
+    others = [each for each in known.members.values() if each is not back]
     settled = known.assignment_epoch == known.epoch and all(
-        each.member_epoch == known.epoch and each.state is ConsumerGroupMemberState.STABLE
-        for each in known.members.values()
-        if each is not back
+        each.member_epoch == known.epoch and each.state is ConsumerGroupMemberState.STABLE for each in others
     )
     was_settled = (
         back is not None
@@ -502,7 +501,7 @@ def _rejoins(
         and back.state is ConsumerGroupMemberState.STABLE
         and generation == known.epoch
     )
-    if not joins_anew and not (back is not None and settled):
+    if not joins_anew and not (back is not None and (settled or not others)):
         yield "classic-migrates", "a group became a classic one, and its members do not join again"
     elif joins_anew and back is not None and settled and was_settled:
         yield (

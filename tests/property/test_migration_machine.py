@@ -216,3 +216,16 @@ MigrationMachine.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
 )
 TestMigration = pytest.mark.timeout(120)(MigrationMachine.TestCase)
+
+
+def test_the_only_member_comes_back_with_the_classic_protocol() -> None:
+    """It has its new target with the response: nobody is left who would have to join again."""
+    machine = MigrationMachine()
+    machine.start(policy="bidirectional", modern="last", classic=3)
+    machine.leave(0, False)
+    machine.leave(1, False)
+    machine.leave(2, False)
+    machine.restart(3)
+    machine.join(3, False)
+    assert machine.coordinator.classic.groups[GROUP].members
+    machine.teardown()
