@@ -50,6 +50,9 @@ if TYPE_CHECKING:
         StreamThreadExceptionResponse as StreamThreadExceptionResponse,
     )
     from fencepost.member.streams.thread_states import StreamThreadState as StreamThreadState
+    from fencepost.simulation.embedded.fault_controls import Fault as Fault
+    from fencepost.simulation.embedded.fault_controls import FaultState as FaultState
+    from fencepost.simulation.embedded.fault_rules import FaultAction as FaultAction
     from fencepost.simulation.embedded.groups import AsyncGroup as AsyncGroup
     from fencepost.simulation.embedded.groups import Group as Group
     from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka as AsyncEmbeddedKafka
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.embedded.rabbit_groups import AsyncStreamGroup as AsyncStreamGroup
     from fencepost.simulation.embedded.rabbit_groups import StreamConsumer as StreamConsumer
     from fencepost.simulation.embedded.rabbit_groups import StreamGroup as StreamGroup
+    from fencepost.simulation.embedded.scopes import KafkaScope as KafkaScope
     from fencepost.simulation.embedded.shadow import ShadowDiverged as ShadowDiverged
     from fencepost.simulation.failures.failure import failure_of as failure_of
     from fencepost.simulation.failures.failure import replay as replay
@@ -101,6 +105,9 @@ _MODULES = {
     "EnvironmentLacks": "coordinator.protocol.errors",
     "ErrorCode": "coordinator.protocol.errors",
     "FailureGone": "simulation.world.entry",
+    "Fault": "simulation.embedded.fault_controls",
+    "FaultAction": "simulation.embedded.fault_rules",
+    "FaultState": "simulation.embedded.fault_controls",
     "FencepostError": "coordinator.protocol.errors",
     "GlobalThread": "member.streams.application.settings",
     "Group": "simulation.embedded.groups",
@@ -109,6 +116,7 @@ _MODULES = {
     "IllegalStreamsState": "member.streams.errors",
     "InconsistentRecord": "coordinator.protocol.errors",
     "KIP848Consumer": "member.kafka.consumer",
+    "KafkaScope": "simulation.embedded.scopes",
     "MissingSourceTopic": "member.streams.errors",
     "OffsetKind": "member.sac.offsets",
     "OffsetSpecification": "member.sac.offsets",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import struct
 from collections.abc import Callable
@@ -262,6 +263,8 @@ SPOKEN: tuple[ApiVersion, ...] = tuple(
 )
 """The content of an ApiVersions response."""
 
+_HEADER_BYTES = 8
+"""The length and the correlation id of a response; flexible ones have a byte for tagged fields, too."""
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
 
@@ -318,6 +321,19 @@ class VersionCodec:
         chunks = [body] if isinstance(body, bytes) else joined(body)
         header = response_header(correlation_id, sum(map(len, chunks)), flexible=self.flexible_answer)
         return [header + chunks[0], *chunks[1:]]
+
+    def encode_throttled(self, correlation_id: int, reply: Any, throttle_time_ms: int) -> list[bytes]:
+        """Return the frame of a response that says that its client is throttled (KIP-219).
+
+        Most responses begin with that field. The others stay as they are: Produce, ApiVersions, and those of
+        old versions or of logins.
+        """
+        whole = bytearray(b"".join(self.encode(correlation_id, reply)))
+        schema_of = schema.response_schema(self.api.key, self.version)
+        if schema_of is not None and dataclasses.fields(schema_of)[0].name == "throttle_time":
+            at = _HEADER_BYTES + self.flexible_answer
+            whole[at : at + 4] = throttle_time_ms.to_bytes(4, "big")
+        return [bytes(whole)]
 
 
 _codecs: dict[tuple[int, int], VersionCodec] = {}

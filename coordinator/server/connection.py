@@ -39,7 +39,14 @@ from fencepost.coordinator.server.repeated import (
     RepeatedRequest,
     SteadyHeartbeat,
 )
-from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
+from fencepost.coordinator.server.services import (
+    NO_REPLY,
+    Asked,
+    Handler,
+    Services,
+    ThrottledReply,
+    Unanswered,
+)
 from fencepost.coordinator.server.turns import LONG_BYTES, FairTurns, Share
 
 log = structlog.get_logger(__name__)
@@ -525,7 +532,10 @@ class KafkaServerConnection(asyncio.Protocol):
             if self._stopped or future.cancelled():
                 return
             try:
-                if (reply := future.result()) is not NO_REPLY:
+                if type(reply := future.result()) is ThrottledReply:
+                    self._out += codec.encode_throttled(correlation_id, reply.reply, reply.throttle_time_ms)
+                    self._rest(reply.throttle_time_ms / 1_000)
+                elif reply is not NO_REPLY:
                     answer = codec.encode(correlation_id, reply)
                     self._out += answer
                     if keep is not None:

@@ -38,6 +38,14 @@ class NoReply:
 NO_REPLY = NoReply()
 
 
+class ThrottledReply(NamedTuple):
+    """A reply whose client is throttled for some milliseconds: it says so, and is read from no earlier
+    (KIP-219). Only a future may have it."""
+
+    reply: Any
+    throttle_time_ms: int
+
+
 class Unanswered(Exception):
     """A request gets no response: the connection is closed instead. The text has the reason."""
 

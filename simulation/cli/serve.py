@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import gc
 import ipaddress
+import os
 import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.storage import Storage
     from fencepost.coordinator.server.topic_configs import BrokerConfig
+    from fencepost.simulation.control.serving import ControlAddress
 
 log = structlog.get_logger(__name__)
 
@@ -65,6 +67,8 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The addresses that the clients of each listener receive."""
     rabbit_stream: str | None = None
     """Address and port of RabbitMQ's stream protocol, if it is served."""
+    control: str | None = None
+    """The address of the control API, such as `http://127.0.0.1:9644`, if it is served."""
 
 
 @Parameter(name="*")
@@ -111,6 +115,10 @@ class ServeOptions:
             0, 65535, "Also serve RabbitMQ's stream protocol on this port, from memory; 0 takes a free one."
         ),
     ] = None
+    control: str | None = None
+    """Serve the control API (HTTP and JSON) on PORT of this machine, or on HOST:PORT; 0 takes a free port."""
+    quick: bool = False
+    """Take the settings of EmbeddedKafka: heartbeats every 0.1 s, no delay before a first rebalance."""
     trace_topic: str | None = None
     """Write the trace of all groups to HOST:PORT/TOPIC, or to a topic of --topics."""
     trace_config: TraceConfig = None
@@ -119,7 +127,9 @@ class ServeOptions:
 def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
     """Serve the Kafka protocol to your own clients. Prints `fencepost ready HOST:PORT` when it accepts them.
 
-    With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`.
+    With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`, and with --control one
+    says `fencepost ready control http://HOST:PORT`. Requests to the control API need the token in the
+    environment variable FENCEPOST_CONTROL_TOKEN, if there is one.
 
     SIGTERM or Ctrl-C ends it with exit code 0. Without --journal, all data is in memory and is lost.
     """
@@ -135,7 +145,7 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
     if given.trace_config is not None and (trace_topic is None or "/" not in trace_topic):
         raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
     security = client_security(given.trace_config, "--trace-config")
-    settings = _settings(given.config or [])
+    settings = _settings(given.config or [], is_quick=given.quick)
     rack_ids = _racks(given.racks, brokers)
     host, ports = _where(given.host, given.port, brokers, settings.listeners)
     users, tls = users_from(given.sasl_user or [], given.sasl_users), tls_from(given.tls_cert, given.tls_key)
@@ -145,6 +155,7 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
             (host,) * brokers, ports, has_login=bool(users), has_tls=tls is not None
         )
     )
+    control = None if given.control is None else _control(given.control)
     storage = _storage(journal, settings.groups, given.journal_records, given.journal_repair)
 
     async def serving() -> None:
@@ -167,12 +178,11 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
                 "tls": tls,
                 "racks": rack_ids,
             }
-            if trace_topic is None:
+            if trace_topic is None and control is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)
                 await served.serve(on_ready)
                 return
             from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-            from fencepost.simulation.embedded.tracing import serve_traced
 
             endpoint = EmbeddedEndpoint(
                 topics=counts,
@@ -183,11 +193,41 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
                 journal=None,
                 options=options,
             )
-            await serve_traced(endpoint, trace_topic, on_ready, security)
+            await endpoint.start()
+            stack.push_async_callback(endpoint.brokers.close)
+            if trace_topic is not None:
+                from fencepost.simulation.embedded.tracing import traced
+
+                await stack.enter_async_context(traced(endpoint, trace_topic, security))
+            if control is not None:
+                from fencepost.simulation.control.serving import TOKEN_VARIABLE, controlled
+
+                token = os.environ.get(TOKEN_VARIABLE) or None
+                url = await stack.enter_async_context(controlled(endpoint, control, token))
+                on_ready = partial(on_ready, control=url)
+            on_ready(endpoint.brokers)
+            await endpoint.brokers.until_failure()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         runner.run(_until_stopped(serving()))
     return 0
+
+
+def _control(text: str) -> ControlAddress:
+    """Return the address of `--control`. Warn if other machines can connect without a token.
+
+    :raises FencepostError: if it is none.
+    """
+    from fencepost.simulation.control.serving import TOKEN_VARIABLE, ControlAddress
+
+    address = ControlAddress.parse(text)
+    if not address.is_loopback and not os.environ.get(TOKEN_VARIABLE):
+        log.warning(
+            "open_to_everybody",
+            host=address.host,
+            reason=f"--control: other machines need no token: set {TOKEN_VARIABLE}",
+        )
+    return address
 
 
 def _where(
@@ -224,7 +264,13 @@ def _warn_if_open(listeners: Iterable[Iterable[BrokerListener]]) -> None:
 
 
 def _announce(
-    broker: Brokers, *, rabbit: str | None, topics: Mapping[str, int], names_listeners: bool, json: bool
+    broker: Brokers,
+    *,
+    rabbit: str | None,
+    topics: Mapping[str, int],
+    names_listeners: bool,
+    json: bool,
+    control: str | None = None,
 ) -> None:
     """Print where clients connect."""
     ready = next(iter(broker.listening.values()))
@@ -238,6 +284,7 @@ def _announce(
                 listeners=broker.listening,
                 advertised_listeners=broker.advertised,
                 rabbit_stream=rabbit,
+                control=control,
             )
         )
         return
@@ -246,6 +293,8 @@ def _announce(
         print_text(f"fencepost listener {name} {listens} advertises {broker.advertised[name] or 'nothing'}")
     if rabbit is not None:
         print_text(f"fencepost ready rabbit-stream {rabbit}")
+    if control is not None:
+        print_text(f"fencepost ready control {control}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -298,10 +347,15 @@ def _racks(text: str | None, brokers: int) -> tuple[str, ...]:
     return racks
 
 
-def _settings(words: Sequence[str]) -> BrokerConfig:
+def _settings(words: Sequence[str], *, is_quick: bool) -> BrokerConfig:
     from fencepost.coordinator.server.topic_configs import BrokerConfig
 
-    properties = key_values(words, "--config")
+    properties: dict[str, object] = {}
+    if is_quick:
+        from fencepost.simulation.embedded.settings import quick_properties
+
+        properties |= quick_properties()
+    properties |= key_values(words, "--config")
     if BROKER_RACK in properties:
         raise FencepostError(f"--config {BROKER_RACK}: differs by broker, expected --racks RACK,RACK")
     try:

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.embedded.faults import FaultRule
+from fencepost.simulation.embedded.fault_controls import (
+    Action,
+    Fault,
+    FaultState,
+    fault_rule,
+    state_of_fault,
+)
+from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.groups import GroupControls, Who, state_of
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
@@ -20,16 +28,19 @@ from fencepost.simulation.embedded.settings import (
     duration,
     error_of,
     name_of,
+    refused_by_kafka,
     topic_config_of,
     topics_of,
     whole,
 )
 from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
+from fencepost.simulation.embedded.timeline import timelines_page
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.schema import Row, RowKind
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+    from fencepost.simulation.embedded.scopes import KafkaScope
 
 G = TypeVar("G", bound=GroupControls)
 
@@ -57,6 +68,7 @@ class EmbeddedClock:
 
         :raises FencepostError: if `seconds` is not a valid length of time.
         """
+        self._kafka._for_all("advance")
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
@@ -72,6 +84,27 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         self.clock = EmbeddedClock(self)
         """The coordinators' clock; `advance` moves it."""
 
+    # A `KafkaScope` replaces these: it sees only what has its prefix, and does nothing to the others.
+
+    prefix = ""
+    """The beginning of all names of topics and groups that these controls are about."""
+
+    def _own(self, what: str, name: str, expected: str = "a name") -> str:
+        """Return a name after checking it.
+
+        :raises FencepostError: if it is not text, is blank, or belongs to others.
+        """
+        return name_of(what, name, expected)
+
+    def _for_all(self, method: str) -> None:
+        """Refuse a method that affects others.
+
+        :raises FencepostError: in a scope.
+        """
+
+    def _called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
+        self.endpoint.observer.called(method, detail, group=group, state_to=state_to)
+
     def __repr__(self) -> str:
         """Return the address, the topics with their partitions, and the groups with their states.
 
@@ -85,8 +118,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         topics = (f"{each.name} ({each.partitions})" for each in brokers.cluster.image.by_name.values())
         groups = (
             f"{group_id} {state_of(coordinator, group_id)}"
-            for shard in brokers.groups.shards
-            if (coordinator := shard.coordinator) is not None
+            for coordinator in self.endpoint.coordinators()
             for group_id in {*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids}
         )
         return f"<{name} {brokers.bootstrap_servers}, topics: {_listed(topics)}, groups: {_listed(groups)}>"
@@ -115,7 +147,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         :raises FencepostError: if it is not a valid group id.
         """
         self._must_run()
-        return self._group_type(self, name_of("group", group_id, "a group id"))
+        return self._group_type(self, self._own("group", group_id, "a group id"))
 
     # -- topics and records -----------------------------------------------------------------------------
 
@@ -130,11 +162,52 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         :raises FencepostError: if it exists, if Kafka would refuse it or its settings, or if there are too
             few brokers.
         """
-        name_of("topic", name, "a name")
+        self._own("topic", name)
         (checked,) = topics_of({name: partitions}).items()
         if replicas is not None:
             whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
         self.endpoint.create_topic(*checked, topic_config_of(config), replicas)
+
+    @on_loop
+    def topics(self) -> dict[str, int]:
+        """Return the number of partitions by topic."""
+        known = self.endpoint.brokers.cluster.shown.by_name
+        return {name: each.partitions for name, each in sorted(known.items()) if name.startswith(self.prefix)}
+
+    @on_loop
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its records.
+
+        :raises FencepostError: for an unknown topic, and for `__consumer_offsets`.
+        """
+        cluster = self.endpoint.brokers.cluster
+        topic = self.endpoint.logs.topic(self._own("topic", name), self.prefix)
+        with refused_by_kafka():
+            cluster.check_own(topic, "Cannot delete")
+        cluster.delete_topic(topic)
+
+    @on_loop
+    def delete_records(self, topic: str, partition: int, before: int = -1) -> int:
+        """Delete the records of a partition before an offset; -1 deletes all. Return the log's new start.
+
+        :raises FencepostError: for an unknown topic or partition, or an offset beyond the log's end.
+        """
+        found = self.endpoint.logs.topic(self._own("topic", topic), self.prefix)
+        number = self.endpoint.logs.partition(found, partition)
+        with refused_by_kafka():
+            return self.endpoint.brokers.cluster.delete_records(
+                found, number, whole("before", before, -1, None)
+            )
+
+    @on_loop
+    def groups(self) -> dict[str, str]:
+        """Return the state of each group by its id: all groups that have members or committed offsets."""
+        return {
+            group_id: state_of(coordinator, group_id)
+            for coordinator in self.endpoint.coordinators()
+            for group_id in sorted({*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids})
+            if group_id.startswith(self.prefix)
+        }
 
     # -- what goes wrong --------------------------------------------------------------------------------
 
@@ -149,7 +222,12 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
         """
         self._add(
-            FaultRule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True)
+            FaultRule(
+                action=FaultAction.LOSE_RESPONSE,
+                api=api_of(api),
+                who=_name(member),
+                times=whole("times", times, 1, None),
+            )
         )
 
     @on_loop
@@ -183,10 +261,11 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
-        for ended in self.endpoint.faults.remove_delays(key, who, of_all=who is None and not delay_s):
-            self.endpoint.observer.called(ended.method, ended.arguments, state_to="end")
+        of_all = who is None and not delay_s
+        for ended in self.endpoint.faults.remove_delays(key, who, self.prefix, of_all=of_all):
+            self._called(ended.method, ended.arguments, state_to="end")
         if delay_s:
-            self._add(FaultRule(api=key, who=who, times=count, delay_s=delay_s))
+            self._add(FaultRule(action=FaultAction.DELAY, api=key, who=who, times=count, seconds=delay_s))
 
     @on_loop
     def disconnect(self, member: Who) -> None:
@@ -202,7 +281,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:
-            self.endpoint.observer.called("disconnect", each)
+            self._called("disconnect", each)
 
     @on_loop
     def move_coordinator(
@@ -217,6 +296,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: for an invalid group id, an unknown broker, or an invalid length of time.
         """
+        self._for_all("move_coordinator")
         if group_id is not None:
             name_of("group", group_id, "a group id")
         self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
@@ -231,7 +311,8 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: if the journal is broken.
         """
-        self.endpoint.observer.called("restart")
+        self._for_all("restart")
+        self._called("restart")
         self.endpoint.brokers.restart()
 
     @on_loop
@@ -241,12 +322,100 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         A test in which nothing goes wrong proves nothing. Delays without a number of requests do not count.
         """
-        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet]
+        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet(self.prefix)]
+
+    @on_loop
+    def add_fault(
+        self,
+        action: Action,
+        api: Api | None = None,
+        *,
+        error: Error | None = None,
+        at_top: bool = False,
+        seconds: float | None = None,
+        member: Who | None = None,
+        client_id: str | None = None,
+        group: str | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        broker: int | None = None,
+        version: int | None = None,
+        times: int | None = 1,
+        every: int = 1,
+        probability: float = 1.0,
+        seed: int = 0,
+    ) -> Fault:
+        """Do something to the requests that all these selectors match, and return the fault.
+
+        `action` is one of `FaultAction`: "error" with an `error`, which `at_top` puts at the top of the
+        response instead of in each of its elements; "delay" and "throttle" for some `seconds`;
+        "lose_response", "lose_request", "disconnect", "silent", or "corrupt" for Fetch.
+
+        A selector that is None matches all requests. `topic` and `partition` match requests that name them,
+        among others; `group` requests about it. Of the requests that match, the fault acts on every
+        `every`-th, with a `probability` that `seed` makes repeatable, and ends after `times` of them; None
+        keeps it until it is removed.
+
+        :raises FencepostError: for an unknown action, API or error, a value out of range, or arguments that
+            the action does not take.
+        """
+        rule = fault_rule(
+            action,
+            error=error,
+            at_top=at_top,
+            seconds=seconds,
+            times=times,
+            every=every,
+            probability=probability,
+            seed=seed,
+        )
+        rule.api = None if api is None else api_of(api)
+        if rule.action is FaultAction.CORRUPT and rule.api not in (None, ApiKey.FETCH):
+            raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
+        rule.who = _name(member)
+        rule.client_id = None if client_id is None else name_of("client_id", client_id, "a client id")
+        rule.group = None if group is None else self._own("group", group, "a group id")
+        rule.topic = None if topic is None else self._own("topic", topic)
+        if partition is not None and topic is None:
+            raise FencepostError(f"partition={partition!r}: needs the topic of the partition")
+        rule.partition = None if partition is None else whole("partition", partition, 0, None)
+        rule.version = None if version is None else whole("version", version, 0, None)
+        if broker is not None:
+            self.endpoint.brokers.check_known(broker)
+            rule.broker = broker
+        self._add(rule)
+        return Fault(self, rule.number)
+
+    @on_loop
+    def faults(self) -> list[FaultState]:
+        """Return the faults with their counts: those that were added by any method, also after they end."""
+        faults = self.endpoint.faults
+        return [
+            state_of_fault(faults, each) for each in faults.known(self.prefix).values() if not each.of_fence
+        ]
+
+    @on_loop
+    def fault(self, number: int) -> Fault:
+        """Return a fault by its number.
+
+        :raises FencepostError: if there is none with it.
+        """
+        return Fault(self, self.endpoint.faults.find(number, self.prefix).number)
+
+    @on_loop
+    def remove_faults(self) -> int:
+        """End all faults. Return their number."""
+        rules = self.endpoint.faults.of_scope(self.prefix)
+        self.endpoint.faults.remove(rules)
+        for rule in rules:
+            self._called(rule.method, rule.arguments, state_to="end")
+        return len(rules)
 
     def _add(self, rule: FaultRule) -> None:
         if rule.who is not None:
             rule.name = self.endpoint.observer.trace.names.told(rule.who)
-        self.endpoint.observer.called(rule.method, rule.arguments)
+        rule.prefix = self.prefix
+        self._called(rule.method, rule.arguments)
         self.endpoint.faults.add(rule)
 
     @on_loop
@@ -264,12 +433,20 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     # -- what happened ----------------------------------------------------------------------------------
 
     @on_loop
-    def events(self) -> list[Row]:
-        """The newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
+    def events(self, since: int = 0) -> list[Row]:
+        """Return the newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
 
-        Members are named by their ids. The partitions that a member owns are those in its heartbeats.
+        Members are named by their ids. The partitions that a member owns are those in its heartbeats. `since`
+        is a number of `last_event`: only the rows after it are returned.
+
+        :raises FencepostError: if it is not a number of a row.
         """
-        return list(self.endpoint.observer.rows)
+        rows = self.endpoint.observer.rows_since(whole("since", since, 0, None))
+        return [row for row in rows if self._is_own(row)]
+
+    def _is_own(self, row: Row) -> bool:
+        """Return true for an event that these controls show."""
+        return True
 
     @property
     @on_loop
@@ -292,7 +469,25 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         Coordinators are checked after each step, and their journal is compared with their state. Clients are
         checked by their requests.
         """
-        return self.endpoint.observer.check()
+        return self.endpoint.observer.check(self.prefix)
+
+    @on_loop
+    def _events_since(self, seq: int) -> tuple[list[Row], Mapping[str, str]]:
+        observer = self.endpoint.observer
+        rows = observer.rows_since(seq)
+        return [row for row in rows if self._is_own(row)], dict(observer.names)
+
+    def timeline(self, group_id: str | None = None, *, since: int = 0) -> str:
+        """Return a page with the timeline of a group, or of all groups: a whole HTML document.
+
+        `since` is a number of `last_event`: the page has the events after it.
+
+        :raises FencepostError: for an invalid group id or number.
+        """
+        if group_id is not None:
+            self._own("group", group_id, "a group id")
+        rows, names = self._events_since(whole("since", since, 0, None))
+        return timelines_page(rows, group_id, names)  # in the caller's thread: it takes a while
 
 
 class BlockingControls(KafkaControls[G]):
@@ -320,7 +515,13 @@ class BlockingControls(KafkaControls[G]):
         if timestamp_ms is not None:
             whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
         return await self.endpoint.logs.produce(
-            topic, values, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+            self._own("topic", topic),
+            values,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+            prefix=self.prefix,
         )
 
     @until_done
@@ -331,7 +532,7 @@ class BlockingControls(KafkaControls[G]):
 
         :raises FencepostError: for an unknown topic or partition.
         """
-        return await self.endpoint.logs.records(topic, partition)
+        return await self.endpoint.logs.records(self._own("topic", topic), partition, self.prefix)
 
     @until_done
     async def stop_broker(self, node_id: int) -> None:
@@ -344,7 +545,8 @@ class BlockingControls(KafkaControls[G]):
         :raises FencepostError: if there is no such broker, it is stopped already, or it is the last running
             one.
         """
-        self.endpoint.observer.called("stop_broker", str(node_id))
+        self._for_all("stop_broker")
+        self._called("stop_broker", str(node_id))
         await self.endpoint.brokers.stop_broker(node_id)
 
     @until_done
@@ -356,8 +558,9 @@ class BlockingControls(KafkaControls[G]):
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
-        self.endpoint.observer.called("stop_broker", str(node_id), state_to="end")
-        self.endpoint.observer.called("start_broker", str(node_id))
+        self._for_all("start_broker")
+        self._called("stop_broker", str(node_id), state_to="end")
+        self._called("start_broker", str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
 
     @on_loop
@@ -366,8 +569,27 @@ class BlockingControls(KafkaControls[G]):
 
         A change of leader raises the partition's leader epoch.
         """
-        self.endpoint.observer.called("elect_leaders")
+        self._for_all("elect_leaders")
+        self._called("elect_leaders")
         self.endpoint.brokers.cluster.elect_preferred_leaders()
+
+    @on_loop
+    def _new_prefix(self, name: str) -> str:
+        return self.endpoint.new_prefix(name)
+
+    def scope(self, name: str = "test", *, topics: Mapping[str, int] | Iterable[str] = ()) -> KafkaScope[G]:
+        """Open a part of this Kafka for one test; `with kafka.scope(topics={"orders": 3}) as scope`.
+
+        `scope.name("orders")` is the full name of a topic or a group of it, such as `test-1-orders`. Its
+        methods see only what has such a name, and its end removes all of it. `topics` are created at once.
+
+        :raises FencepostError: if the name can't begin a topic's, for topics that Kafka would refuse, or in a
+            scope.
+        """
+        from fencepost.simulation.embedded.scopes import open_scope
+
+        self._for_all("scope")
+        return open_scope(self, name, topics_of(topics))
 
 
 def _listed(texts: Iterator[str]) -> str:

@@ -9,8 +9,9 @@ from typing import Any, Final, TypeAlias
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.kinds import GroupMember
-from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import MemberHeard
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -19,9 +20,11 @@ from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked, Handler
 from fencepost.coordinator.server.topic_configs import read_topic_configs
-from fencepost.simulation.embedded.faults import FaultInjector, FaultRule
+from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
+from fencepost.simulation.embedded.faults import FaultInjector
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.observer import EmbeddedObserver
+from fencepost.simulation.embedded.settings import refused_by_kafka
 from fencepost.simulation.trace.schema import CLOCK_ADVANCED, RowKind
 
 JournalLike: TypeAlias = KeptJournal | str | Path | None
@@ -49,7 +52,9 @@ class EmbeddedEndpoint:
         self.users: Mapping[str, str] = options["users"] or {}
         """Passwords by user name; empty if clients need no login."""
         self.observer = EmbeddedObserver()
-        self.faults = FaultInjector(self._note, self._members, self._name_of)
+        self.faults = FaultInjector(
+            self._note, self._members, self._name_of, lambda: self.brokers.connections
+        )
         kept = _kept_in(journal)
         with contextlib.ExitStack() as opened:
             if "storage" in kept:
@@ -71,6 +76,7 @@ class EmbeddedEndpoint:
         self.observer.on_member_gone = self.faults.forget
         self.logs = LogAccess(self.brokers, observing)
         self._image = TopicsImage()
+        self._scopes = 0
 
     async def start(self) -> None:
         """Start to listen."""
@@ -100,8 +106,7 @@ class EmbeddedEndpoint:
 
     def _members(self) -> Iterator[GroupMember]:
         """Yield the members of all groups."""
-        for runner in self.brokers.groups.active():
-            coordinator = runner.coordinator
+        for coordinator in self.coordinators():
             image = coordinator.image
             for kind in coordinator.kinds:
                 for group in kind.groups.values():
@@ -111,12 +116,13 @@ class EmbeddedEndpoint:
         """Write into the trace that a rule has met its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
-        if rule.lost:
+        if rule.action is FaultAction.LOSE_RESPONSE:
             self.observer.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
         else:
             self.observer.called(rule.method, f"{rule.arguments}: {who}", group=group, state_to="met")
-        if rule.times is not None and rule.met + 1 >= rule.times and not rule.of_fence:
+        if rule.times is not None and rule.met >= rule.times and not rule.of_fence:
             self.observer.called(rule.method, rule.arguments, state_to="end")
+        self.observer.waiting.wake()
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str], replicas: int | None = None
@@ -128,12 +134,25 @@ class EmbeddedEndpoint:
         cluster = self.brokers.cluster
         if replicas is None:
             replicas = self.brokers.new_topics.default_replication_factor
-        try:
+        with refused_by_kafka():
             check_replicas(replicas, len(cluster.nodes))
             checked = read_topic_configs(config, cluster.topic_defaults)
             cluster.create_topics({name: partitions}, checked, replicas=replicas)
-        except ProtocolError as error:
-            raise FencepostError(error.message) from None
+
+    def coordinators(self) -> Iterator[GroupCoordinator]:
+        """Yield the coordinators of all groups that are loaded."""
+        return (host.coordinator for host in self.brokers.groups.active())
+
+    def new_prefix(self, name: str) -> str:
+        """Return a prefix for a scope: the name and a number, which no topic and no group begins with."""
+        while True:
+            self._scopes += 1
+            prefix = f"{name}-{self._scopes}-"
+            taken = [*self.brokers.cluster.image.by_name]
+            for each in self.coordinators():
+                taken += (*each.kinds.group_ids(), *each.offsets.group_ids)
+            if not any(each.startswith(prefix) for each in taken):
+                return prefix
 
     def advance(self, length_s: float) -> None:
         """Advance the time at once, for all members except those whose connection is open.

@@ -6,7 +6,7 @@ A rule waits for the next request that it applies to. The brokers behind it do n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -15,7 +15,7 @@ import msgspec
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol import logs
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.server.services import (
     NO_REPLY,
@@ -23,9 +23,17 @@ from fencepost.coordinator.server.services import (
     Handler,
     OpenConnection,
     Services,
+    ThrottledReply,
     Unanswered,
 )
-from fencepost.simulation.embedded.refusals import can_fail, refused
+from fencepost.simulation.embedded.fault_rules import (
+    ADDED_UP,
+    NOT_CARRIED_OUT,
+    FaultAction,
+    FaultRule,
+    partitions_of,
+)
+from fencepost.simulation.embedded.refusals import refused
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.connection import KafkaServerConnection
@@ -34,57 +42,8 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 
-class FaultRule(msgspec.Struct, kw_only=True):
-    """A fault of responses of one API; with `times` None, of all of them."""
-
-    api: ApiKey
-    who: str | None = None
-    """A member id, an instance id or a client id; None for all clients."""
-    client_host: str | None = None
-    """The host that the request comes from, such as `/127.0.0.1`; None for all hosts."""
-    times: int | None = 1
-    met: int = 0
-    """Number of requests that the rule has met so far."""
-    error: ErrorCode | None = None
-    delay_s: float = 0.0
-    lost: bool = False
-    of_fence: bool = False
-    """True if `fence` made the rule: the member may learn of its fencing by another request than the
-    rule's."""
-    name: str | None = None
-    """The name that people use for the member; None if only `who` is known."""
-
-    @property
-    def method(self) -> str:
-        """The name of the method by which a test made it."""
-        if self.of_fence:
-            return "fence"
-        return "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
-
-    @property
-    def arguments(self) -> str:
-        """The arguments of that method."""
-        arguments = [repr(self.api.name.title().replace("_", ""))]
-        if self.error is not None:
-            arguments.append(repr(self.error.name))
-        elif self.delay_s:
-            arguments.append(f"{self.delay_s:g}")
-        if self.who is not None:
-            arguments.append(repr(self.name or self.who))
-        return ", ".join(arguments)
-
-    def __str__(self) -> str:
-        return f"{self.method}({self.arguments})"
-
-    def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
-        """Return true if the rule applies to this request."""
-        if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
-            return False
-        if self.client_host not in (None, asked.context.client_host):
-            return False
-        return self.who is None or self.who in _names(request, asked) or self.who in names()
-
-
+_MOST_ENDED = 1_000
+"""Number of rules that have ended and can still be asked for."""
 _FEW_CONNECTIONS = 64
 """Number of remembered connections from which on closed ones are removed."""
 
@@ -106,15 +65,20 @@ class FaultInjector:
         note: Callable[[ApiKey, Any, Asked, FaultRule], None],
         members: Callable[[], Iterable[GroupMember]],
         name_of: Callable[[TopicId], str | None],
+        connections: Callable[[], Iterable[KafkaServerConnection]],
     ) -> None:
         self._note = note
         self._all_members = members
         self._name_of = name_of
+        self._connections = connections
         self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
         """The partitions that were named last on a connection that fetches."""
         self._readers: dict[OpenConnection, MemberId] = {}
         """The member whose client fetches on a connection."""
         self._rules: list[FaultRule] = []
+        self._ended: dict[int, FaultRule] = {}
+        """The newest rules that have ended, by their numbers."""
+        self._count = 0
         self._tables: list[_Handlers] = []
         self._members: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
@@ -122,37 +86,68 @@ class FaultInjector:
         """Instance ids of static members, which need not repeat them on their next connection."""
 
     def add(self, rule: FaultRule) -> None:
-        """Add a rule after the existing ones."""
+        """Add a rule after the existing ones, and number it."""
+        self._count += 1
+        rule.number = self._count
         self._rules.append(rule)
         self._arrange()
 
-    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> list[FaultRule]:
-        """End the delays of that API: those of `who`, or all of them.
+    def remove_delays(self, api: ApiKey, who: str | None, prefix: str, *, of_all: bool) -> list[FaultRule]:
+        """End the delays of that API that `delay` made: those of `who`, or all of them in the scope.
 
         Return the delays that ended.
         """
         removed = [
-            rule for rule in self._rules if rule.delay_s and rule.api is api and (of_all or rule.who == who)
+            rule
+            for rule in self.of_scope(prefix)
+            if rule.method == "delay" and rule.api is api and (of_all or rule.who == who)
         ]
-        self._rules = [rule for rule in self._rules if rule not in removed]
-        self._arrange()
+        self.remove(removed)
         return removed
 
     def remove(self, rules: Iterable[FaultRule]) -> None:
         """Remove these rules."""
-        ended = {id(rule) for rule in rules}
+        ended = {id(rule): rule for rule in rules}
         self._rules = [rule for rule in self._rules if id(rule) not in ended]
+        for rule in ended.values():
+            self._ended[rule.number] = rule
+            if len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
         self._arrange()
+
+    def of_scope(self, prefix: str) -> list[FaultRule]:
+        """Return the rules that have not ended: those of a scope, or all of them."""
+        return [rule for rule in self._rules if not prefix or rule.prefix == prefix]
+
+    def known(self, prefix: str) -> dict[int, FaultRule]:
+        """Return the rules of a scope, or all of them, by their numbers; those that have ended, too."""
+        rules = self._ended | {rule.number: rule for rule in self._rules}
+        return {number: rule for number, rule in sorted(rules.items()) if not prefix or rule.prefix == prefix}
+
+    def is_over(self, rule: FaultRule) -> bool:
+        """Return true if a rule has ended."""
+        return rule.number in self._ended
+
+    def find(self, number: int, prefix: str) -> FaultRule:
+        """Return a rule by its number.
+
+        :raises FencepostError: if the scope has none with it.
+        """
+        known = self.known(prefix)
+        if number not in known:
+            raise FencepostError(
+                f"there is no fault {number!r}; there are {', '.join(map(str, known)) or 'none'}"
+            )
+        return known[number]
 
     def clear(self) -> None:
         """Remove all rules."""
         self._rules.clear()
         self._arrange()
 
-    @property
-    def unmet(self) -> list[FaultRule]:
-        """The test's own rules with a number of requests that still wait for some."""
-        return [rule for rule in self._rules if rule.times is not None and not rule.of_fence]
+    def unmet(self, prefix: str = "") -> list[FaultRule]:
+        """Return the test's own rules with a number of requests that still wait for some."""
+        return [rule for rule in self.of_scope(prefix) if rule.times is not None and not rule.of_fence]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """Return these handlers with the rules in front of them. The result changes with the rules."""
@@ -167,8 +162,9 @@ class FaultInjector:
         """Arrange the handlers by rules: a connection may respond without its handler unless a rule waits for
         the request."""
         about = {rule.api for rule in self._rules}
+        of_all = None in about
         for used, free, ruled in self._tables:
-            used.update((key, ruled[key] if key in about else free[key]) for key in free)
+            used.update((key, ruled[key] if of_all or key in about else free[key]) for key in free)
 
     # -- connections ------------------------------------------------------------------------------------
 
@@ -249,25 +245,39 @@ class FaultInjector:
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
         if api is ApiKey.FETCH:
             self._note_fetched(request, asked.connection)
-        rules = self._about(api, request, asked)
+        rules = self._about(api, request, asked, services.node_id)
         if not rules:
             return self._pass_on(handler, services, request, asked)
         for rule in rules:
-            self._note(api, request, asked, rule)
             rule.met += 1
             if rule.met == rule.times:
-                self._rules.remove(rule)
-                self._arrange()
-        error = next((rule.error for rule in rules if rule.error is not None), None)
-        if error is None:
+                self.remove((rule,))
+            self._note(api, request, asked, rule)
+        by_action = {rule.action: rule for rule in rules}
+        if FaultAction.SILENT in by_action:
+            return services.loop.create_future()  # until its client gives up
+        if FaultAction.DISCONNECT in by_action:
+            for each in self._connections():
+                if each.client_id == asked.context.client_id:
+                    each.close()
+        if FaultAction.DISCONNECT in by_action or FaultAction.LOSE_REQUEST in by_action:
+            raise Unanswered(f"a request of {api.name} was lost on purpose")
+        failing = by_action.get(FaultAction.ERROR)
+        if failing is None or failing.error is None:
             reply = self._pass_on(handler, services, request, asked)
         else:
-            reply = refused(handler, services, request, asked, error)
-        lost = reply is None or any(rule.lost for rule in rules)
-        delay_s = sum(rule.delay_s for rule in rules)
-        if reply is NO_REPLY or (delay_s == 0 and not isinstance(reply, asyncio.Future)):
-            return self._answer(api, reply, lost)
-        return services.loop.create_task(self._later(api, reply, lost, delay_s))
+            reply = refused(handler, services, request, asked, failing.error, at_top=failing.at_top)
+        lost = reply is None or FaultAction.LOSE_RESPONSE in by_action
+        changed = _Changed(
+            lost=lost,
+            corrupt=FaultAction.CORRUPT in by_action,
+            delay_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.DELAY),
+            throttle_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.THROTTLE),
+        )
+        is_late = changed.delay_s or changed.throttle_s or isinstance(reply, asyncio.Future)
+        if reply is NO_REPLY or not is_late:
+            return self._answer(api, reply, changed)
+        return services.loop.create_task(self._later(api, reply, changed))
 
     def _names_on(self, asked: Asked) -> set[str | None]:
         """Return the ids of the members that use a connection.
@@ -292,10 +302,10 @@ class FaultInjector:
             ids[self._readers[connection]] = None
         return {*ids, *(self._instance_ids.get(each) for each in ids)} - {None}
 
-    def _topic_name(self, topic: logs.OfTopic[Any]) -> str | None:
-        if topic.name is not None or topic.topic_id is None:
-            return topic.name
-        return self._name_of(topic.topic_id)
+    def _topic_name(self, topic: Any) -> str | None:
+        topic_id: TopicId | None = getattr(topic, "topic_id", None)
+        name: str | None = topic.name
+        return name if name is not None or topic_id is None else self._name_of(topic_id)
 
     def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
         """Remember the partitions that a fetch names; a fetch that continues a session may name none."""
@@ -309,41 +319,69 @@ class FaultInjector:
             for one in topic.partitions
         }
 
-    def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[FaultRule]:
-        """Return the rules for a request. It fails at most once and is lost at most once: further such rules
-        wait."""
+    def _about(self, api: ApiKey, request: Any, asked: Asked, broker: int) -> list[FaultRule]:
+        """Return the rules that act on a request. It fails at most once and is lost at most once: further
+        such rules wait."""
         rules: list[FaultRule] = []
         names = partial(self._names_on, asked)
-        fails = is_lost = False
+        partitions = partial(self._partitions_of, request, asked.connection)
+        taken: set[object] = set()
         for rule in self._rules:
-            if rule.api is not api or not rule.is_about(request, asked, names):
+            if rule.api not in (None, api) or not rule.is_about(request, asked, broker, names, partitions):
                 continue
-            if (rule.error is not None and fails) or (rule.lost and is_lost):
+            kind = NOT_CARRIED_OUT if rule.action in NOT_CARRIED_OUT else rule.action
+            if (kind in taken and kind not in ADDED_UP) or not rule.counts():
                 continue
-            fails, is_lost = fails or rule.error is not None, is_lost or rule.lost
+            taken.add(kind)
             rules.append(rule)
         return rules
 
-    @staticmethod
-    def _answer(api: ApiKey, reply: Any, lost: bool) -> Any:
-        if lost:
-            raise Unanswered(f"the response to {api.name} was lost on purpose")
-        return reply
+    def _partitions_of(
+        self, request: Any, connection: OpenConnection
+    ) -> Collection[tuple[str | None, int | None]]:
+        if isinstance(request, logs.FetchRequest):
+            return self._fetched.get(connection, ())  # its session names no partitions again
+        return list(partitions_of(request, self._topic_name))
 
-    async def _later(self, api: ApiKey, reply: Any, lost: bool, delay_s: float) -> Any:
+    @staticmethod
+    def _answer(api: ApiKey, reply: Any, changed: _Changed) -> Any:
+        if changed.lost:
+            raise Unanswered(f"the response to {api.name} was lost on purpose")
+        if changed.corrupt and isinstance(reply, logs.FetchResponse):
+            reply = _corrupted(reply)
+        return ThrottledReply(reply, round(changed.throttle_s * 1_000)) if changed.throttle_s else reply
+
+    async def _later(self, api: ApiKey, reply: Any, changed: _Changed) -> Any:
         if isinstance(reply, asyncio.Future):
             reply = await reply
-        await asyncio.sleep(delay_s)
-        return self._answer(api, reply, lost)
+        await asyncio.sleep(changed.delay_s)
+        return self._answer(api, reply, changed)
+
+
+class _Changed(NamedTuple):
+    """What the rules do to a response."""
+
+    lost: bool
+    corrupt: bool
+    delay_s: float
+    throttle_s: float
+
+
+def _corrupted(reply: logs.FetchResponse) -> logs.FetchResponse:
+    """Return a response whose batches end with another byte: their checksums do not match."""
+    replace = msgspec.structs.replace
+    topics = (
+        replace(
+            topic,
+            partitions=tuple(
+                replace(one, batches=tuple(bytes((*each[:-1], each[-1] ^ 0xFF)) for each in one.batches))
+                for one in topic.partitions
+            ),
+        )
+        for topic in reply.topics
+    )
+    return replace(reply, topics=tuple(topics))
 
 
 def _of_open(known: Mapping[OpenConnection, V]) -> dict[OpenConnection, V]:
     return {each: value for each, value in known.items() if not each.is_closed}
-
-
-def _names(request: Any, asked: Asked) -> Iterator[str | None]:
-    """Yield all names of the client that sent the request."""
-    for each in (request, *getattr(request, "groups", ()), *getattr(request, "members", ())):
-        yield getattr(each, "member_id", None)
-        yield getattr(each, "instance_id", None)
-    yield asked.context.client_id

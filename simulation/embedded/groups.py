@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
-from fencepost.simulation.embedded.faults import FaultRule
+from fencepost.simulation.embedded.fault_rules import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.polling import Polled, PolledClients
 from fencepost.simulation.embedded.settings import duration, whole
@@ -84,7 +84,7 @@ class GroupControls:
         self._endpoint.observer.trace.fenced.add(found.member_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True)
+            rule = FaultRule(api=api, who=found.member_id, error=error, made_by="fence")
             self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:

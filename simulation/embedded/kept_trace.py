@@ -88,6 +88,10 @@ class KeptTrace:
         """The number of the newest row."""
         self.names = MemberNames()
         self.violations: list[Violation] = []
+        self.violated_by: list[str] = []
+        """For each violation the group whose step it was seen in; empty if it was seen in none."""
+        self.group = ""
+        """The group whose step is being observed."""
         self.on_row: Callable[[Row], None] = lambda row: None
         """Called with each row."""
         self.fenced: set[MemberId] = set()
@@ -123,6 +127,7 @@ class KeptTrace:
     def report(self, group: str, invariant: str, message: str, /, rule: str = "") -> None:
         """Append a violation with a row of its own. Its message has names of members in place of ids."""
         message = self.names.told(message)
+        self.violated_by.append(group or self.group)
         self.violations.append(
             Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message, rule=rule)
         )

@@ -69,16 +69,15 @@ class LogAccess:
         self._asked = Asked(RequestContext(0, "fencepost", "/embedded"), "", _Inside())
         self._turn: dict[str, int] = {}
 
-    def topic(self, name: str) -> Topic:
+    def topic(self, name: str, prefix: str = "") -> Topic:
         """Return a topic by its name.
 
-        :raises FencepostError: if there is none.
+        :raises FencepostError: if there is none; the message lists those with that prefix.
         """
         known = self._brokers.cluster.shown.by_name
         if not isinstance(name, str) or name not in known:
-            raise FencepostError(
-                f"there is no topic {name!r}; there are {', '.join(sorted(known)) or 'none'}"
-            )
+            others = ", ".join(sorted(each for each in known if each.startswith(prefix))) or "none"
+            raise FencepostError(f"there is no topic {name!r}; there are {others}")
         return known[name]
 
     def partition(self, topic: Topic, number: int) -> int:
@@ -101,13 +100,14 @@ class LogAccess:
         partition: int | None,
         headers: Headers,
         timestamp_ms: int | None,
+        prefix: str = "",
     ) -> list[ReadRecord]:
         """Append values, and return the records. Without key and partition, all partitions take turns."""
         if isinstance(name, str) and name not in self._brokers.cluster.shown.by_name:
             # If topics are created on demand, that includes demand from the test itself.
             asked_for = MetadataRequest(topics=(TopicReference(name=name),))
             metadata(self._brokers.services[0], asked_for, self._asked)
-        topic = self.topic(name)
+        topic = self.topic(name, prefix)
         if partition is not None:
             self.partition(topic, partition)
         key_bytes, checked = _bytes("key", key), _headers(headers)
@@ -159,9 +159,9 @@ class LogAccess:
             )
         return answer
 
-    async def records(self, name: str, partition: int | None) -> list[ReadRecord]:
+    async def records(self, name: str, partition: int | None, prefix: str = "") -> list[ReadRecord]:
         """Return all records of a topic or of one partition, partition by partition."""
-        topic = self.topic(name)
+        topic = self.topic(name, prefix)
         numbers = range(topic.partitions) if partition is None else [self.partition(topic, partition)]
         return [record for number in numbers for record in await self._read(topic, number)]
 
@@ -182,7 +182,8 @@ class LogAccess:
             for batch in batches:
                 header = stored_batch(batch)
                 if not header.is_control:
-                    found += _read_batch(topic.name, partition, batch, header.base_offset)
+                    records = _read_batch(topic.name, partition, batch, header.base_offset)
+                    found += (each for each in records if each.offset >= log.log_start_offset)
                 position = header.base_offset + header.last_offset_delta + 1
         return found
 

@@ -152,7 +152,9 @@ class ShardObservers:
         """Notify all observers of a step that the shadow coordinator has taken."""
         host, steady = self.host, is_steady(outcome)
         self.replayed.now_us = self._trace.now_us
+        self._trace.group = getattr(event, "group_id", None) or ""
         self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
+        self._trace.group = ""
         for group_id, part in by_group(event, outcome):
             group = self.groups.get(group_id)
             if group is None:

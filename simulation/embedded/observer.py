@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence, Set
+from itertools import islice
 from typing import Any, Final
 
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -193,6 +194,12 @@ class EmbeddedObserver:
         self.catch_up()
         return self.trace.rows
 
+    def rows_since(self, seq: int, most: int | None = None) -> list[Row]:
+        """Return the oldest rows after the one with that number, `most` at most."""
+        rows = self.rows
+        first = len(rows) - max(0, min(len(rows), self.trace.seq - seq))
+        return list(islice(rows, first, None if most is None else first + most))
+
     @property
     def seq(self) -> int:
         """The number of the newest row."""
@@ -205,15 +212,23 @@ class EmbeddedObserver:
         self.catch_up()
         return self.trace.names.names
 
-    def check(self) -> list[Violation]:
-        """Check the current state of everything, and return all violations up to now."""
+    def check(self, prefix: str = "") -> list[Violation]:
+        """Check the current state of everything, and return all violations up to now.
+
+        With a prefix, they are those that were seen in a step of a group whose id begins so.
+        """
         self.catch_up()
         self._set_time()
         for shard in self._shards.values():
             shard.check()
         if self.failure is not None:
             raise self.failure
-        return list(self.trace.violations)
+        trace = self.trace
+        return [
+            each
+            for each, group in zip(trace.violations, trace.violated_by, strict=True)
+            if group.startswith(prefix)
+        ]
 
     def _group(self, shard: Shard, group_id: str) -> GroupObservers | None:
         self.catch_up()

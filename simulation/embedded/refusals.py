@@ -79,10 +79,17 @@ def _is_of_all_metadata(version: int, code: ErrorCode) -> bool:
     return code is ErrorCode.REBOOTSTRAP_REQUIRED and version >= _METADATA_ERRORS_FROM
 
 
-def refused(handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode) -> Any:
+def refused(
+    handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode, *, at_top: bool = False
+) -> Any:
     """Return a response with this error, without carrying out the request; None if no response can hold the
-    error."""
+    error.
+
+    With `at_top`, the error is that of the whole response, if it has a field for one.
+    """
     version = asked.context.api_version
+    if at_top and (whole := _as_a_whole(request, code)) is not None:
+        return whole
     if isinstance(handler, FetchApi):
         wanted = wanted_by(request, services.cluster.name_of)
         return _fetch(handler.sessions, request, wanted, _Failure(code, version))

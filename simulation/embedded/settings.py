@@ -3,10 +3,11 @@ one-line error."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -14,7 +15,7 @@ import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordinatorConfig
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig
 from fencepost.coordinator.suggestions import suggestion
@@ -76,6 +77,18 @@ File: TypeAlias = str | os.PathLike[str]
 Tls: TypeAlias = "ssl.SSLContext | tuple[File, File] | File | None"
 
 
+@contextlib.contextmanager
+def refused_by_kafka() -> Iterator[None]:
+    """Raise what Kafka refuses as an error of the caller.
+
+    :raises FencepostError: then, with Kafka's message.
+    """
+    try:
+        yield
+    except ProtocolError as error:
+        raise FencepostError(error.message) from None
+
+
 def config_of(config: Config) -> BrokerConfig:
     """Return a whole configuration unchanged, or settings by Kafka's names over `PROFILE`.
 
@@ -94,12 +107,16 @@ def config_of(config: Config) -> BrokerConfig:
             raise FencepostError(f"config: {name!r} is not the name of a setting, expected text")
         if name in _ARGUMENTS:
             raise FencepostError(f"config: {name} is the argument {_ARGUMENTS[name]} of an embedded Kafka")
-    profile = {
+    return BrokerConfig.from_properties({**quick_properties(), **config})
+
+
+def quick_properties() -> dict[str, object]:
+    """Return the settings of `PROFILE` by Kafka's names."""
+    return {
         field.replace("_", "."): value
         for field, value in msgspec.structs.asdict(PROFILE).items()
         if value != getattr(GroupCoordinatorConfig(), field)
     }
-    return BrokerConfig.from_properties({**profile, **config})
 
 
 def broker_count(brokers: int) -> int:

@@ -67,6 +67,17 @@ class LoopThread:
         self._has_run = False
         self._submitting = threading.Lock()
 
+    @classmethod
+    def running(cls, name: str, what: str) -> LoopThread:
+        """Return the object for the loop that runs in this thread, so that other threads can use it.
+
+        Neither start nor stop it.
+        """
+        made = cls(name, what)
+        made._pid = os.getpid()
+        made._loop = asyncio.get_running_loop()
+        return made
+
     def start(self) -> None:
         """Start the thread.
 
@@ -220,7 +231,16 @@ def until_done(
 
 async def wait_unblocked(future: concurrent.futures.Future[Any]) -> None:
     """Wait in any loop of asyncio or trio for work on the thread's loop."""
-    from anyio import to_thread
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:  # trio's
+        from anyio import to_thread
+    else:
+        wrapped = asyncio.wrap_future(future)
+        await asyncio.wait([wrapped])
+        if not wrapped.cancelled():
+            wrapped.exception()  # the caller reads that of the other future
+        return
 
     await to_thread.run_sync(_wait_for, future, abandon_on_cancel=True)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 from fencepost.simulation.report.model import TracedRun, duration
-from fencepost.simulation.report.render import render_timelines
+from fencepost.simulation.report.render import render_timelines, timelines_document
 from fencepost.simulation.trace.schema import Row, RowKind
 
 LONGEST_NAME = 150
@@ -46,6 +46,24 @@ def write_timelines(
         )
         written.append(path)
     return written
+
+
+def timelines_page(rows: Sequence[Row], group_id: str | None, names: Mapping[str, str]) -> str:
+    """Return a page with the timeline of one group, or of each group in the rows."""
+    groups = list(dict.fromkeys(row.group for row in rows if row.group)) if group_id is None else [group_id]
+    runs = []
+    for group in groups or [""]:
+        chosen = [row for row in rows if row.group in ("", group)]
+        title = f"Group {group}" if group else "No group"
+        runs.append(
+            TracedRun(run_id=title, title=title, facts=_facts(chosen, group), rows=chosen, names=names)
+        )
+    count = sum(row.kind == RowKind.VIOLATION for row in rows)
+    verdict = f"{count:,} violation{'' if count == 1 else 's'}" if count else "No invariant was violated"
+    title = runs[0].title if len(runs) == 1 else f"{len(runs)} groups"
+    return timelines_document(
+        runs, title=title, verdict=verdict, fine=not count, subtitle="An embedded Kafka"
+    )
 
 
 def _facts(rows: Sequence[Row], group: str) -> tuple[tuple[str, str], ...]:

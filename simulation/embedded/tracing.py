@@ -4,9 +4,10 @@ itself."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator
 from typing import Final
 
 from fencepost.coordinator.server.brokers import Brokers
@@ -107,26 +108,18 @@ def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
     )
 
 
-async def serve_traced(
-    endpoint: EmbeddedEndpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity
-) -> None:
-    """Serve until cancelled, with the trace going to a topic. `on_ready` is called once clients may connect.
-
-    `security` is for another cluster; see `TopicTracing`.
+@contextlib.asynccontextmanager
+async def traced(endpoint: EmbeddedEndpoint, text: str, security: ClientSecurity) -> AsyncIterator[None]:
+    """Let the trace of a cluster that runs on this loop go to a topic. `security` is for another cluster.
 
     :raises FencepostError: if the login is refused, or the topic does not exist.
-    :raises EnvironmentLacks: if it can't listen, the topic's broker does not respond, or rows get lost.
+    :raises EnvironmentLacks: if the topic's broker does not respond, or rows get lost.
     """
-    await endpoint.start()
+    tracing = await asyncio.to_thread(TopicTracing, endpoint, text, security, option=OPTION)
+    tracing.begin()
     try:
-        tracing = await asyncio.to_thread(TopicTracing, endpoint, text, security, option=OPTION)
-        tracing.begin()
-        on_ready(endpoint.brokers)
-        try:
-            await endpoint.brokers.until_failure()
-        finally:
-            tracing.end()
-            # It must close although this is cancelled: the waiting rows may go to these very brokers.
-            await asyncio.shield(asyncio.to_thread(tracing.close))
+        yield
     finally:
-        await endpoint.brokers.close()
+        tracing.end()
+        # It must close although this is cancelled: the waiting rows may go to these very brokers.
+        await asyncio.shield(asyncio.to_thread(tracing.close))

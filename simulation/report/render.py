@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.report.model import (
     ReportInput,
@@ -102,11 +103,20 @@ def render_timelines(
     subtitle: str = "",
     whole: str = "",
 ) -> None:
-    """Write the page of some traces, with a verdict, which is `fine` or not. Needs no library of the extras.
-
-    `whole` is a long text for the verdict, such as a traceback: the page folds it.
+    """Write the page of some traces, see `timelines_document`.
 
     :raises FencepostError: if the file cannot be written.
+    """
+    page = timelines_document(runs, title=title, verdict=verdict, fine=fine, subtitle=subtitle, whole=whole)
+    write_page(check_writable(Path(path)), page)
+
+
+def timelines_document(
+    runs: Sequence[TracedRun], *, title: str, verdict: str, fine: bool, subtitle: str = "", whole: str = ""
+) -> str:
+    """Return the page of some traces, with a verdict, which is `fine` or not. Needs no library of the extras.
+
+    `whole` is a long text for the verdict, such as a traceback: the page folds it.
     """
     page = string.Template(part("single.html")).substitute(
         policy=POLICY,
@@ -121,7 +131,7 @@ def render_timelines(
         runs=embedded_runs(runs),
         script=script(),
     )
-    write_page(check_writable(Path(path)), page)
+    return visible(page)
 
 
 def _folded(text: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.transactions import InitProducerIdRequest
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-from fencepost.simulation.embedded.faults import FaultRule
+from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kafka.member import MemberStatus
@@ -290,7 +290,10 @@ class ProgramNemesis(GroupNemesis):
         endpoint: EmbeddedEndpoint = self._world.endpoint
         address = f"/{host.host.address}"
         for name in apis:
-            endpoint.faults.add(FaultRule(api=api_of(cast("Api", name)), client_host=address, lost=True))
+            rule = FaultRule(
+                action=FaultAction.LOSE_RESPONSE, api=api_of(cast("Api", name)), client_host=address
+            )
+            endpoint.faults.add(rule)
         self._tell(entry.kind, "begin", host.name)
 
     def _long_batch(self, entry: DrawnEvent, program: Program) -> None:

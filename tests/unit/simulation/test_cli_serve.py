@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
+import httpx
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
@@ -23,6 +24,7 @@ from fencepost.coordinator.rabbit_codec.frames import PeerProperties
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.coordinator.server.access import users_from
 from fencepost.simulation.cli.serve import _topics
+from fencepost.simulation.control.serving import ControlAddress
 
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
 
@@ -226,3 +228,37 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
         assert first.startswith("fencepost ready ")
     assert "journal.broken-1" in "\n".join(lines)
     assert journal.with_name("journal.broken-1").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.real
+def test_it_is_controlled_over_http_and_a_client_that_hangs_disturbs_nothing() -> None:
+    with served("--topics", "orders:2", "--quick", "--control", "0", "--json") as (first, _, complaints):
+        ready = json.loads(first)
+        with httpx.Client(base_url=ready["control"], timeout=20) as http:
+            host, _, port = ready["control"].removeprefix("http://").rpartition(":")
+            with socket.create_connection((host, int(port))) as hanging:
+                hanging.sendall(
+                    b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+                )
+                assert http.get("/topics").json() == {"orders": 2}
+                admin = AdminClient({"bootstrap.servers": ready["ready"]})
+                assert len(admin.list_topics(timeout=20).topics["orders"].partitions) == 2
+                assert http.get("/health").json() == {"status": "ok", "bootstrap_servers": ready["ready"]}
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("x", "--control x: expected PORT or HOST:PORT, such as 9644; 0 takes a free port"),
+        ("70000", "--control 70000: expected PORT"),
+        ("127.0.0.1:", "--control 127.0.0.1:: expected PORT"),
+    ],
+)
+def test_an_address_of_the_control_api_that_is_none(given: str, told: str) -> None:
+    with pytest.raises(FencepostError) as wrong:
+        ControlAddress.parse(given)
+    assert str(wrong.value).startswith(told)
+    assert ControlAddress.parse("[::1]:9644") == ("::1", 9644)
+    assert ControlAddress.parse("9644").is_loopback

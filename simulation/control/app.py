@@ -1,0 +1,275 @@
+"""The control API as an ASGI application: it reads requests, runs operations, and writes documents."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import ipaddress
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
+from fencepost.simulation.control.documents import WrongDocument, read_arguments, shown
+from fencepost.simulation.control.openapi import Health, NewScope, OpenScope, Refusal, document
+from fencepost.simulation.control.operations import Operation, operations
+from fencepost.simulation.embedded.controls import BlockingControls
+from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+from fencepost.simulation.embedded.fault_controls import Fault
+from fencepost.simulation.embedded.groups import AsyncGroup
+from fencepost.simulation.embedded.scopes import KafkaScope
+from fencepost.simulation.embedded.settings import whole
+from fencepost.simulation.embedded.thread import LoopThread
+from fencepost.simulation.trace.schema import Row
+
+MAX_BODY_BYTES: Final = 32 << 20
+"""The limit on bytes of a request's body."""
+_MANY: Final = 1_000
+"""Number of elements from which on a result is written in another thread."""
+_EVENTS_AT_ONCE: Final = 500
+_EVENTS_EVERY_S: Final = 0.1
+"""Time between two looks for new events, in seconds."""
+_QUIET_LOOKS: Final = 100
+"""Number of looks without an event after which the client is sent a comment, which shows if it is there."""
+
+
+class ServedKafka(BlockingControls[AsyncGroup]):
+    """A Kafka that runs on a loop of its own, for the control API."""
+
+    def __init__(self, thread: LoopThread, endpoint: EmbeddedEndpoint) -> None:
+        super().__init__(thread, AsyncGroup)
+        self._endpoint = endpoint
+
+
+class ControlApp:
+    """The application. It runs on another loop than the brokers, so that no client of it can slow them.
+
+    With a `token`, requests need it. Pages of other origins are refused.
+    """
+
+    def __init__(self, kafka: ServedKafka, token: str | None = None) -> None:
+        self._kafka = kafka
+        self._token = token
+        self._operations = tuple(operations())
+        self._scopes: dict[str, tuple[KafkaScope[AsyncGroup], OpenScope]] = {}
+        self._document = msgspec.json.encode(document(self._operations, has_token=token is not None))
+        self.is_closing = False
+        """True if streams of events are to end."""
+        routes: list[Route] = [
+            Route("/openapi.json", self._openapi),
+            Route("/health", self._health),
+            Route("/scopes", self._open_scope, methods=["POST"]),
+            Route("/scopes", self._list_scopes),
+        ]
+        for each in self._operations:
+            path = each.path.replace("{group}", "{group:path}")
+            endpoint = self._endpoint_of(each)
+            routes += [
+                Route(f"{before}{path}", endpoint, methods=[each.verb]) for before in ("/scopes/{scope}", "")
+            ]
+        routes.append(Route("/scopes/{scope}", self._close_scope, methods=["DELETE"]))
+        self._app = Starlette(
+            routes=routes,
+            exception_handlers={
+                HTTPException: self._not_found,
+                WrongDocument: _refusing(400),
+                FencepostError: _refusing(422),
+                TimeoutError: _refusing(504),
+            },
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Handle a request of ASGI."""
+        refusal = self._refusal(Request(scope)) if scope["type"] == "http" else None
+        await (self._app if refusal is None else refusal)(scope, receive, send)
+
+    def _refusal(self, request: Request) -> Response | None:
+        """Return the refusal of a request that may not control this server."""
+        headers = request.headers
+        host = headers.get("host", "")
+        origin = headers.get("origin")
+        site = headers.get("sec-fetch-site", "none")
+        if origin is not None and origin.partition("://")[2] != host:
+            return _refused(403, f"a page of {origin} sent this request: only pages of this server may")
+        if site not in ("none", "same-origin") or ((origin or site != "none") and not _is_address(host)):
+            return _refused(403, "a page sent this request: only pages at this server's address may")
+        if self._token is not None and request.url.path != "/health":
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token.encode()):
+                return _refused(
+                    401, "expected the header `Authorization: Bearer TOKEN` with this server's token"
+                )
+        return None
+
+    def _not_found(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        path = request.url.path
+        if error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "another method")
+            return _refused(405, f"{request.method} {path}: expected {allowed}", error.headers)
+        if error.status_code != 404:
+            return _refused(error.status_code, error.detail)
+        paths = [each.path for each in self._operations]
+        hint = suggestion(path.rpartition("/")[2], [each.name for each in self._operations], "")
+        near = [each for each in paths if each.rpartition("/")[2] in hint] if hint else []
+        told = f"did you mean {' or '.join(near)}?" if near else "GET /openapi.json describes all paths"
+        return _refused(404, f"there is nothing at {path}; {told}")
+
+    # -- operations -------------------------------------------------------------------------------------
+
+    def _endpoint_of(self, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            given = dict(request.query_params) if operation.verb == "GET" else await _body(request)
+            arguments = read_arguments(operation.arguments, given)
+            kafka = self._kafka_of(request)
+            if operation.name == "events" and "text/event-stream" in request.headers.get("accept", ""):
+                since = request.headers.get("last-event-id", "")
+                return self._stream(kafka, int(since) if since.isdecimal() else arguments["since"])
+            key = request.path_params.get(operation.place.key, "")
+            result = await self._run(operation, operation.place.of(kafka, key), arguments)
+            return HTMLResponse(result) if operation.name == "timeline" else await _document(result)
+
+        return endpoint
+
+    def _kafka_of(self, request: Request) -> BlockingControls[AsyncGroup]:
+        name = request.path_params.get("scope")
+        return self._kafka if name is None else self._scope(name)[0]
+
+    async def _run(self, operation: Operation, target: Any, arguments: Mapping[str, Any]) -> Any:
+        """Run the body of a method: on the brokers' loop if it belongs there, and never blocking this one."""
+        by_place, by_name = operation.of_document(arguments)
+        code = operation.method
+        if not hasattr(code, "__wrapped__"):
+            if inspect.iscoroutinefunction(code):
+                return await code(target, *by_place, **by_name)
+            return await asyncio.to_thread(code, target, *by_place, **by_name)
+        code = inspect.unwrap(code)
+        return await self._on_brokers(lambda: code(target, *by_place, **by_name))
+
+    async def _on_brokers(self, call: Callable[[], Any]) -> Any:
+        async def run() -> Any:
+            found = call()
+            found = await found if inspect.isawaitable(found) else found
+            return found._state() if isinstance(found, Fault) else found
+
+        future = self._kafka.thread.submit(run())
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            future.cancel()
+
+    # -- events -----------------------------------------------------------------------------------------
+
+    def _stream(self, kafka: BlockingControls[AsyncGroup], since: int) -> Response:
+        whole("since", since, 0, None)
+        headers = {"Cache-Control": "no-store"}
+        return StreamingResponse(self._sent(kafka, since), media_type="text/event-stream", headers=headers)
+
+    async def _sent(self, kafka: BlockingControls[AsyncGroup], seq: int) -> AsyncIterator[bytes]:
+        """Yield events as they happen. A client that reads slowly is behind, and holds nothing up."""
+
+        def newer() -> tuple[list[Row], list[Row]]:
+            rows = kafka.endpoint.observer.rows_since(seq, _EVENTS_AT_ONCE)
+            return rows, [row for row in rows if kafka._is_own(row)]
+
+        quiet = 0
+        while not self.is_closing:
+            rows, own = await self._on_brokers(newer)
+            if rows and rows[0].seq > seq + 1 > 1:
+                yield f": the rows {seq + 1} to {rows[0].seq - 1} are no longer kept\n\n".encode()
+            quiet = 0 if own else quiet + 1
+            if own:
+                yield b"".join(map(_event, own))
+            elif quiet % _QUIET_LOOKS == 0:
+                yield b": nothing new\n\n"
+            if rows:
+                seq = rows[-1].seq
+            if len(rows) < _EVENTS_AT_ONCE:
+                await asyncio.sleep(_EVENTS_EVERY_S)
+
+    # -- scopes and the server itself -------------------------------------------------------------------
+
+    def _scope(self, name: str) -> tuple[KafkaScope[AsyncGroup], OpenScope]:
+        if name not in self._scopes:
+            raise FencepostError(
+                f"there is no scope {name!r}: POST /scopes opens one, and DELETE /scopes/NAME closes it"
+            )
+        return self._scopes[name]
+
+    async def _open_scope(self, request: Request) -> Response:
+        wanted = NewScope(**read_arguments(NewScope, await _body(request)))
+        scope = await asyncio.to_thread(self._kafka.scope, wanted.name, topics=wanted.topics)
+        name = scope.prefix.removesuffix("-")
+        told = OpenScope(name, scope.prefix, {each: scope.name(each) for each in wanted.topics})
+        self._scopes[name] = scope, told
+        return await _document(told)
+
+    async def _list_scopes(self, request: Request) -> Response:
+        return await _document([told for _, told in self._scopes.values()])
+
+    async def _close_scope(self, request: Request) -> Response:
+        name = request.path_params["scope"]
+        await asyncio.to_thread(self._scope(name)[0].close)
+        self._scopes.pop(name, None)
+        return await _document(None)
+
+    async def _openapi(self, request: Request) -> Response:
+        return Response(self._document, media_type="application/json")
+
+    async def _health(self, request: Request) -> Response:
+        servers = await self._on_brokers(lambda: self._kafka.bootstrap_servers)
+        return await _document(Health("ok", servers))
+
+
+def _is_address(host: str) -> bool:
+    """Return true for a host that no foreign name server can point here."""
+    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    if name == "localhost":
+        return True
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return False
+    return True
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise HTTPException(413, f"the body is too long: expected {MAX_BODY_BYTES} bytes at most")
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ended early") from None
+    return bytes(body)
+
+
+async def _document(result: Any) -> Response:
+    def encoded() -> bytes:
+        return msgspec.json.encode(shown(result))
+
+    is_long = isinstance(result, list) and len(result) > _MANY
+    content = await asyncio.to_thread(encoded) if is_long else encoded()
+    return Response(content, media_type="application/json")
+
+
+def _event(row: Row) -> bytes:
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (row.seq, row.kind.encode(), msgspec.json.encode(shown(row)))
+
+
+def _refused(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    content = msgspec.json.encode(Refusal(text))
+    return Response(content, status, dict(headers or {}), media_type="application/json")
+
+
+def _refusing(status: int) -> Callable[[Request, Exception], Response]:
+    return lambda request, error: _refused(status, str(error))

@@ -1,0 +1,148 @@
+"""The operations of the control API, derived from the classes that tests in Python use.
+
+Each public method is an operation under its own name: `kafka.create_topic(...)` is `POST /create_topic`, and
+`kafka.group("g").fence(...)` is `POST /groups/g/fence`. Properties, and methods that only read, are `GET`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, NamedTuple, get_type_hints
+
+import msgspec
+
+from fencepost.simulation.control.documents import arguments_of, result_type
+from fencepost.simulation.embedded.controls import EmbeddedClock
+from fencepost.simulation.embedded.fault_controls import Fault, FaultState
+from fencepost.simulation.embedded.groups import AsyncGroup
+from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka
+
+READS: Final = frozenset(
+    {
+        "check",
+        "events",
+        "faults",
+        "groups",
+        "member_names",
+        "members",
+        "offsets",
+        "records",
+        "timeline",
+        "topics",
+        "unmet",
+    }
+)
+"""Methods that change nothing."""
+NOT_OFFERED: Final = {
+    "awaited": "it is about Python",
+    "close": "it is about Python",
+    "end_of_test": "it is for the pytest plugin",
+    "endpoint": "it is about Python",
+    "fault": "its methods are at /faults/{fault}",
+    "group": "its methods are at /groups/{group}",
+    "is_running": "see /health",
+    "met": "wait_met is the same",
+    "scope": "see POST /scopes",
+    "start": "it is about Python",
+}
+"""Public members that are no operation of their own, with the reason."""
+NOT_SCOPED: Final = frozenset(
+    {
+        "advance",
+        "elect_leaders",
+        "move_coordinator",
+        "restart",
+        "start_broker",
+        "stop_broker",
+    }
+)
+"""Operations that affect others, and that scopes refuse."""
+
+
+class Place(NamedTuple):
+    """A class whose members are operations, and the path of its objects."""
+
+    made_of: type
+    path: str
+    key: str = ""
+    """The variable in the path, if there are many objects."""
+    of: Callable[[Any, str], Any] = lambda kafka, key: kafka
+    """Return the object of a Kafka or scope, by the variable."""
+
+
+class Operation(NamedTuple):
+    """One member of a class as an operation."""
+
+    place: Place
+    name: str
+    verb: str
+    description: str
+    arguments: type[msgspec.Struct]
+    result: Any
+    """The type of the result in JSON."""
+    method: Callable[..., Any]
+
+    def of_document(self, found: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the method's arguments, by place and by name, from those of a document."""
+        by_place: list[Any] = []
+        by_name = dict(found)
+        for parameter in inspect.signature(self.method).parameters.values():
+            if parameter.name in by_name and parameter.kind is not parameter.KEYWORD_ONLY:
+                value = by_name.pop(parameter.name)
+                by_place += value if parameter.kind is parameter.VAR_POSITIONAL else [value]
+        return by_place, by_name
+
+    @property
+    def path(self) -> str:
+        """The path below the Kafka or a scope."""
+        return f"{self.place.path}/{self.name}"
+
+
+def _group(kafka: Any, group_id: str) -> AsyncGroup:
+    return AsyncGroup(kafka, kafka._own("group", group_id, "a group id"))
+
+
+PLACES: Final = (
+    Place(AsyncEmbeddedKafka, ""),
+    Place(EmbeddedClock, "/clock", of=lambda kafka, _: kafka.clock),
+    Place(AsyncGroup, "/groups/{group}", "group", _group),
+    Place(
+        Fault,
+        "/faults/{fault}",
+        "fault",
+        lambda kafka, key: Fault(kafka, int(key) if key.isdecimal() else -1),
+    ),
+)
+
+
+def members_of(made_of: type) -> Iterator[tuple[str, Any]]:
+    """Yield the public methods and properties of a class, by name."""
+    for name in sorted(dir(made_of)):
+        member = inspect.getattr_static(made_of, name)
+        if not name.startswith("_") and (callable(member) or isinstance(member, property)):
+            yield name, member
+
+
+def operations() -> Iterator[Operation]:
+    """Yield all operations."""
+    for place in PLACES:
+        for name, member in members_of(place.made_of):
+            if name not in NOT_OFFERED:
+                yield _operation(place, name, member)
+
+
+def _operation(place: Place, name: str, member: Any) -> Operation:
+    is_read = isinstance(member, property) or name in READS
+    method: Any = member.fget if isinstance(member, property) else member
+    title = "".join(word.title() for word in f"{place.key}_{name}".split("_"))
+    hint = get_type_hints(inspect.unwrap(method))["return"]
+    return Operation(
+        place,
+        name,
+        "GET" if is_read else "POST",
+        inspect.getdoc(member) or "",
+        arguments_of(f"{title}Arguments", inspect.unwrap(method), without=("polling",)),
+        result_type(FaultState if hint is Fault else hint),
+        method,
+    )

@@ -1,0 +1,106 @@
+"""The control server: a thread with the application, next to the brokers of `fencepost serve`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import AsyncIterator
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+from fencepost.simulation.embedded.thread import LoopThread, wait_unblocked
+
+TOKEN_VARIABLE = "FENCEPOST_CONTROL_TOKEN"
+"""The environment variable with the token that requests to the control API need."""
+_LAST_PORT = 65_535
+_MOST_CONNECTIONS = 1_000
+
+
+class ControlAddress(NamedTuple):
+    """Where the control API listens."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> ControlAddress:
+        """Return the address in PORT or HOST:PORT; without a host it is loopback.
+
+        :raises FencepostError: if it is neither.
+        """
+        host, _, port = text.rpartition(":")
+        if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > _LAST_PORT:
+            raise FencepostError(
+                f"--control {text}: expected PORT or HOST:PORT, such as 9644; 0 takes a free port"
+            )
+        return cls(host.strip("[]") or "127.0.0.1", int(port))
+
+    @property
+    def is_loopback(self) -> bool:
+        """True if only this machine can connect."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+@contextlib.asynccontextmanager
+async def controlled(
+    endpoint: EmbeddedEndpoint, address: ControlAddress, token: str | None
+) -> AsyncIterator[str]:
+    """Serve the control API of brokers on this loop, in another thread; the value is its address.
+
+    :raises EnvironmentLacks: if it can't listen, or a library is missing.
+    """
+    for library in ("starlette", "uvicorn"):
+        if find_spec(library) is None:
+            raise EnvironmentLacks(f"--control needs {library}: pip install 'fencepost[control]'")
+    import uvicorn
+
+    from fencepost.simulation.control.app import ControlApp, ServedKafka
+
+    listening = _listening(address)
+    app = ControlApp(ServedKafka(LoopThread.running("fencepost", "this server"), endpoint), token)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            limit_concurrency=_MOST_CONNECTIONS,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    thread = LoopThread("fencepost-control", "the control server")
+    thread.start()
+    try:
+        serving = thread.submit(server.serve(sockets=[listening]))
+        host, port = listening.getsockname()[:2]
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        app.is_closing = server.should_exit = True
+        await asyncio.shield(wait_unblocked(serving))
+    finally:
+        app.is_closing = server.should_exit = True
+        await asyncio.shield(asyncio.to_thread(thread.stop))
+
+
+def _listening(address: ControlAddress) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(address)
+        made.listen()
+    except OSError as error:
+        made.close()
+        raise EnvironmentLacks(
+            f"--control {address.host}:{address.port}: {error.strerror or error}"
+        ) from None
+    return made

@@ -1,0 +1,272 @@
+"""The control API: the operations are those of Python's classes, and what is wrong gets clear words."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from fencepost import EmbeddedKafka
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.simulation.control.app import ControlApp, ServedKafka
+from fencepost.simulation.control.operations import NOT_OFFERED, NOT_SCOPED, PLACES, members_of, operations
+from fencepost.simulation.embedded.controls import EmbeddedClock
+from fencepost.simulation.embedded.fault_controls import Fault
+from fencepost.simulation.embedded.groups import Group
+from fencepost.simulation.embedded.scopes import KafkaScope
+from tests.unit.simulation.wire_member import WireMember
+
+pytestmark = pytest.mark.real
+
+
+def served(kafka: EmbeddedKafka, token: str | None = None) -> httpx.AsyncClient:
+    app = ControlApp(ServedKafka(kafka.thread, kafka.endpoint), token)
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1:9644")
+
+
+@pytest.fixture
+async def http(kafka: EmbeddedKafka) -> AsyncIterator[httpx.AsyncClient]:
+    async with served(kafka) as client:
+        yield client
+
+
+async def done(request: Any) -> Any:
+    response = await request
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+async def refused(request: Any, status: int) -> str:
+    response = await request
+    assert response.status_code == status, response.text
+    told: str = response.json()["error"]
+    return told
+
+
+# -- the same as in Python --------------------------------------------------------------------------------
+
+
+def test_every_public_method_is_an_operation_under_its_own_name() -> None:
+    offered = {(each.place.path, each.name) for each in operations()}
+    classes = {"": EmbeddedKafka, "/clock": EmbeddedClock, "/groups/{group}": Group, "/faults/{fault}": Fault}
+    assert {place.path for place in PLACES} == set(classes)
+    for path, made_of in classes.items():
+        public = {name for name, _ in members_of(made_of)} - set(NOT_OFFERED)
+        assert {name for place, name in offered if place == path} == public
+    names = {name for made_of in classes.values() for name, _ in members_of(made_of)}
+    assert set(NOT_OFFERED) <= names, "what is left out exists"
+
+
+def test_scopes_refuse_what_affects_others_and_nothing_else(kafka: EmbeddedKafka) -> None:
+    calls: dict[str, Callable[[KafkaScope[Any]], object]] = {
+        "advance": lambda scope: scope.clock.advance(1),
+        "elect_leaders": lambda scope: scope.elect_leaders(),
+        "move_coordinator": lambda scope: scope.move_coordinator(scope.name("g")),
+        "restart": lambda scope: scope.restart(),
+        "start_broker": lambda scope: scope.start_broker(1),
+        "stop_broker": lambda scope: scope.stop_broker(1),
+    }
+    assert set(calls) == NOT_SCOPED
+    with kafka.scope() as scope:
+        for name, call in calls.items():
+            with pytest.raises(Exception, match=f"^{name} would affect other scopes"):
+                call(scope)
+
+
+async def test_the_document_describes_every_operation(http: httpx.AsyncClient) -> None:
+    document = await done(http.get("/openapi.json"))
+    assert document["openapi"] == "3.1.0"
+    for each in operations():
+        entry = document["paths"][each.path][each.verb.lower()]
+        assert entry["description"]
+        assert (each.name in NOT_SCOPED) != (f"/scopes/{{scope}}{each.path}" in document["paths"])
+    names = [each["operationId"] for path in document["paths"].values() for each in path.values()]
+    assert len(names) == len(set(names))
+    references = set(_references(document))
+    assert references <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert len(references) > 30
+
+
+def _references(part: Any) -> list[str]:
+    if isinstance(part, dict):
+        own = [part["$ref"]] if "$ref" in part else []
+        return own + [each for value in part.values() for each in _references(value)]
+    return [each for value in part for each in _references(value)] if isinstance(part, list) else []
+
+
+# -- what it does -----------------------------------------------------------------------------------------
+
+
+async def test_records_of_text_and_of_bytes(http: httpx.AsyncClient) -> None:
+    body = {
+        "topic": "orders",
+        "values": ["a", {"base64": "/w=="}, None],
+        "partition": 1,
+        "headers": {"h": "1"},
+    }
+    await done(http.post("/produce", json=body))
+    found = await done(http.get("/records?topic=orders&partition=1"))
+    assert [each["value"] for each in found] == ["a", {"base64": "/w=="}, None]
+    assert found[0]["headers"] == [["h", "1"]]
+    assert (
+        await done(http.post("/delete_records", json={"topic": "orders", "partition": 1, "before": 2})) == 2
+    )
+    assert [each["offset"] for each in await done(http.get("/records?topic=orders"))] == [2]
+
+
+async def test_a_group_is_waited_for_and_fenced(http: httpx.AsyncClient, kafka: EmbeddedKafka) -> None:
+    waiting = asyncio.create_task(
+        done(http.post("/groups/g/wait_stable", json={"members": 1, "timeout": 10}))
+    )
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    await asyncio.to_thread(one.confirm)
+    (member,) = await waiting
+    assert (member["member_id"], len(member["assignment"])) == ("m", 4)
+    assert member["assignment"][0] == {"topic": "orders", "partition": 0}
+    assert await done(http.get("/groups")) == {"g": "Stable"}
+    await done(http.post("/groups/g/fence", json={"member": "m"}))
+    assert (await asyncio.to_thread(one.heartbeat)).error_code is ErrorCode.FENCED_MEMBER_EPOCH
+    assert await done(http.get("/groups/g/state")) == "Empty"
+    page = await http.get("/timeline?group_id=g")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "Group g" in page.text
+
+
+async def test_a_wait_that_ends_in_vain_says_what_is_missing(http: httpx.AsyncClient) -> None:
+    told = await refused(http.post("/groups/a%2Fb/wait_stable", json={"members": 1, "timeout": 0}), 504)
+    assert told == "group 'a/b' is not stable after 0 s: members: 1 expected, there are 0"
+    added = await done(http.post("/add_fault", json={"action": "silent", "api": "Fetch"}))
+    told = await refused(http.post(f"/faults/{added['fault']}/wait_met", json={"timeout": 0}), 504)
+    assert told.startswith("fault 1 has met 0 of 1 requests after 0 s, of 0 that it matched")
+
+
+async def test_events_as_a_stream_that_resumes(http: httpx.AsyncClient, kafka: EmbeddedKafka) -> None:
+    kafka.produce("orders", "x")
+    app = ControlApp(ServedKafka(kafka.thread, kafka.endpoint))
+    stream = app._sent(ServedKafka(kafka.thread, kafka.endpoint), 1)
+    first = await anext(stream)
+    assert first.startswith(b"id: 2\nevent: topic\ndata: ")
+    assert json.loads(first.partition(b"data: ")[2])["detail"] == "created 4"
+    kafka.create_topic("later")
+    while b"created 1" not in (sent := await anext(stream)):
+        pass
+    assert f"id: {kafka.last_event}\n".encode() in sent
+    app.is_closing = True
+    assert [each async for each in stream] == []
+    assert [row["seq"] for row in await done(http.get("/events?since=1"))][:1] == [2]
+
+
+# -- scopes -----------------------------------------------------------------------------------------------
+
+
+async def test_scopes_do_not_see_each_other_and_leave_nothing(
+    http: httpx.AsyncClient, kafka: EmbeddedKafka
+) -> None:
+    one, other = [await done(http.post("/scopes", json={"name": "t", "topics": {"in": 2}})) for _ in range(2)]
+    assert (one["scope"], one["topics"], other["prefix"]) == ("t-1", {"in": "t-1-in"}, "t-2-")
+    assert await done(http.get("/scopes/t-1/topics")) == {"t-1-in": 2}
+    told = await refused(http.post("/scopes/t-1/produce", json={"topic": "t-2-in", "values": ["x"]}), 422)
+    assert told == "topic 't-2-in' is not of this scope: expected a name like 't-1-t-2-in'"
+    told = await refused(http.get("/scopes/t-1/records?topic=t-1-on"), 422)
+    assert told == "there is no topic 't-1-on'; there are t-1-in"
+    await refused(http.get("/scopes/t-1/groups/t-2-g/members"), 422)
+    assert "would affect other scopes" in await refused(http.post("/scopes/t-1/restart"), 422)
+
+    member = WireMember(kafka.bootstrap_servers, "t-1-g", "m")
+    member.join("t-1-in")
+    await asyncio.to_thread(member.confirm)
+    body = {"action": "error", "api": "ConsumerGroupHeartbeat", "error": "NOT_COORDINATOR", "times": None}
+    added = await done(http.post("/scopes/t-2/add_fault", json=body))
+    assert (await asyncio.to_thread(member.heartbeat)).error_code is ErrorCode.NONE
+    await refused(http.get(f"/scopes/t-1/faults/{added['fault']}/state"), 422)
+    assert await done(http.get("/scopes/t-1/groups")) == {"t-1-g": "Stable"}
+    assert await done(http.get("/scopes/t-2/groups")) == {}
+    assert {row["group"] for row in await done(http.get("/scopes/t-1/events"))} == {"", "t-1-g"}
+    assert {row["actor"] for row in await done(http.get("/scopes/t-2/events"))} == {"t-2-in", "add_fault"}
+
+    await done(http.delete("/scopes/t-1"))
+    await done(http.delete("/scopes/t-2"))
+    assert await done(http.get("/topics")) == {"orders": 4}
+    assert await done(http.get("/groups")) == {}
+    assert [each["is_over"] for each in await done(http.get("/faults"))] == [True]
+    assert "there is no scope 't-1'" in await refused(http.get("/scopes/t-1/topics"), 422)
+
+
+def test_a_violation_is_shown_in_the_scope_of_its_group(kafka: EmbeddedKafka) -> None:
+    with kafka.scope(topics=["in"]) as one, kafka.scope(topics=["in"]) as other:
+        first, second = (WireMember(kafka.bootstrap_servers, one.name("g"), name) for name in ("m", "n"))
+        first.join(one.name("in"))
+        second.join(one.name("in"))
+        second.heartbeat(topic_partitions=first.assignment)
+        assert "owned-honest" in [each.invariant for each in one.check()]
+        assert other.check() == []
+        assert kafka.check() == one.check()
+
+
+# -- bad input --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "told"),
+    [
+        ("/prodce", "{}", 404, "there is nothing at /prodce; did you mean /produce?"),
+        ("/topics", "{}", 405, "POST /topics: expected GET, HEAD"),
+        ("/produce", '{"topc": "orders"}', 400, "unknown field `topc`; did you mean topic?"),
+        ("/produce", '{"topic": "orders"}', 400, "missing required field `values`"),
+        (
+            "/produce",
+            '{"topic": "orders", "values": "x"}',
+            400,
+            "Expected `array`, got `str` - at `$.values`",
+        ),
+        ("/produce", '{"topic":', 400, "Input data was truncated; expected a JSON object with topic, values"),
+        ("/produce", "[]", 400, "Expected `object`, got `array`"),
+        ("/produce", '{"topic": "orders", "values": [{"base64": "?"}]}', 400, "at `$.values[0].base64`"),
+        ("/fail_next", '{"api": "Comit", "error": "NOT_COORDINATOR"}', 422, "did you mean OffsetCommit or"),
+        ("/add_fault", '{"action": "slow"}', 422, "action 'slow' is unknown; known are error, lose_response"),
+        ("/add_fault", '{"action": "delay"}', 422, "action 'delay' needs seconds"),
+        (
+            "/add_fault",
+            '{"action": "silent", "every": 0}',
+            422,
+            "every=0: expected a whole number, 1 or more",
+        ),
+        ("/groups/g/fence", '{"member": "m"}', 422, "group 'g' has no member 'm'; it has none"),
+        ("/faults/7/remove", "", 422, "there is no fault 7; there are none"),
+        ("/scopes", '{"name": "a b"}', 422, "scope 'a b': expected 1 to 100 of a-z"),
+    ],
+)
+async def test_wrong_requests(http: httpx.AsyncClient, path: str, body: str, status: int, told: str) -> None:
+    assert told in await refused(http.post(path, content=body), status)
+
+
+async def test_pages_of_other_origins_are_refused(http: httpx.AsyncClient) -> None:
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Origin": "http://evil.example", "Host": "evil.example"},
+        {"Sec-Fetch-Site": "same-origin", "Host": "evil.example:9644"},
+    ):
+        assert "sent this request" in await refused(http.post("/restart", headers=headers), 403)
+    for headers in ({"Origin": "http://127.0.0.1:9644"}, {"Sec-Fetch-Site": "none"}, {"Host": "kafka:9644"}):
+        await done(http.get("/topics", headers=headers))
+
+
+async def test_a_token_is_needed_if_there_is_one(kafka: EmbeddedKafka) -> None:
+    async with served(kafka, "secret") as http:
+        for given in ("", "Bearer wrong", "Basic secret"):
+            told = await refused(http.get("/topics", headers={"Authorization": given}), 401)
+            assert "secret" not in told
+        await done(http.get("/topics", headers={"Authorization": "Bearer secret"}))
+        await done(http.get("/health"))
+
+
+async def test_a_body_that_is_too_long(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fencepost.simulation.control.app.MAX_BODY_BYTES", 100)
+    assert "too long" in await refused(http.post("/produce", content=b" " * 101), 413)
