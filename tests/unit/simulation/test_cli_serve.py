@@ -233,18 +233,18 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
 @pytest.mark.processes
 @pytest.mark.real
 def test_it_is_controlled_over_http_and_a_client_that_hangs_disturbs_nothing() -> None:
-    with served("--topics", "orders:2", "--quick", "--control", "0", "--json") as (first, _, complaints):
-        ready = json.loads(first)
-        with httpx.Client(base_url=ready["control"], timeout=20) as http:
-            host, _, port = ready["control"].removeprefix("http://").rpartition(":")
+    with served("--topics", "orders:2", "--quick", "--control", "0") as (first, more, complaints):
+        servers = first.split()[-1]
+        url = more.readline().removeprefix("fencepost ready control ").strip()
+        with httpx.Client(base_url=url, timeout=20) as http:
+            host, _, port = url.removeprefix("http://").rpartition(":")
             with socket.create_connection((host, int(port))) as hanging:
-                hanging.sendall(
-                    b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
-                )
+                asked = b"GET /events HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
+                hanging.sendall(asked)
                 assert http.get("/topics").json() == {"orders": 2}
-                admin = AdminClient({"bootstrap.servers": ready["ready"]})
+                admin = AdminClient({"bootstrap.servers": servers})
                 assert len(admin.list_topics(timeout=20).topics["orders"].partitions) == 2
-                assert http.get("/health").json() == {"status": "ok", "bootstrap_servers": ready["ready"]}
+                assert http.get("/health").json() == {"status": "ok", "bootstrap_servers": servers}
     assert complaints == []
 
 
