@@ -31,7 +31,7 @@ class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     base64: bytes
 
 
-class CommittedPartition(msgspec.Struct, frozen=True):
+class CommittedPosition(msgspec.Struct, frozen=True):
     """A committed offset: that of the next record to read."""
 
     topic: str
@@ -133,7 +133,7 @@ def result_type(hint: Any) -> Any:
     if hint is bytes:
         return str | Base64
     if hint == Mapping[tuple[str, int], int]:
-        return list[CommittedPartition]
+        return list[CommittedPosition]
     if isinstance(hint, type) and issubclass(hint, tuple) and hasattr(hint, "_fields"):
         return _mirrored(hint, hint._fields)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
@@ -180,6 +180,6 @@ def shown(value: Any) -> Any:
         return [shown(each) for each in value]
     if isinstance(value, Mapping):
         if value and isinstance(next(iter(value)), tuple):
-            return [CommittedPartition(topic, number, offset) for (topic, number), offset in value.items()]
+            return [CommittedPosition(topic, number, offset) for (topic, number), offset in value.items()]
         return {name: shown(each) for name, each in value.items()}
     return value

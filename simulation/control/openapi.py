@@ -42,7 +42,7 @@ class OpenScope(msgspec.Struct):
     """The full names of its topics that were created with it, by the names that were given."""
 
 
-class Refusal(msgspec.Struct):
+class ControlRefusal(msgspec.Struct):
     """The reason why a request was refused."""
 
     error: str
@@ -58,7 +58,7 @@ class Health(msgspec.Struct):
 def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, Any]:
     """Return the document."""
     named = [each.arguments for each in operations] + [each.result for each in operations]
-    taken = [*named, NewScope, OpenScope, Refusal, Health, Base64, list[OpenScope]]
+    taken = [*named, NewScope, OpenScope, ControlRefusal, Health, Base64, list[OpenScope]]
     schemas, components = msgspec.json.schema_components(
         [each for each in taken if each is not type(None)], ref_template=_REF
     )
@@ -112,7 +112,7 @@ def _entry(name: str, description: str, result: Any, body: Any = None) -> dict[s
             **{
                 code: {
                     "description": text,
-                    "content": {"application/json": {"schema": {"$ref": _REF.format(name="Refusal")}}},
+                    "content": {"application/json": {"schema": {"$ref": _REF.format(name="ControlRefusal")}}},
                 }
                 for code, text in _ERRORS.items()
             },

@@ -21,7 +21,7 @@ _MOST_CONNECTIONS = 1_000
 
 
 class ControlAddress(NamedTuple):
-    """Where the control API listens."""
+    """The address of the control API."""
 
     host: str
     port: int

@@ -23,7 +23,7 @@ Action: TypeAlias = (
         "error", "lose_response", "lose_request", "disconnect", "silent", "delay", "throttle", "corrupt"
     ]
 )
-"""What a fault does, by its name or as a member of `FaultAction`."""
+"""The name of a fault's action, or a member of `FaultAction`."""
 _TIMED = frozenset({FaultAction.DELAY, FaultAction.THROTTLE})
 
 

@@ -17,7 +17,7 @@ from fencepost.simulation.embedded.refusals import can_fail
 
 
 class FaultAction(enum.StrEnum):
-    """What a fault does to a request or to its response."""
+    """The effect of a fault on a request or on its response."""
 
     ERROR = "error"
     """The broker does not carry out the request, and responds with an error."""

@@ -359,7 +359,7 @@ class FaultInjector:
 
 
 class _Changed(NamedTuple):
-    """What the rules do to a response."""
+    """The changes that rules make to a response."""
 
     lost: bool
     corrupt: bool
