@@ -19,7 +19,7 @@ from starlette.routing import Route
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.control.documents import WrongDocument, read_arguments, shown
-from fencepost.simulation.control.openapi import Health, NewScope, OpenScope, ControlRefusal, document
+from fencepost.simulation.control.openapi import ControlRefusal, Health, NewScope, OpenScope, document
 from fencepost.simulation.control.operations import Operation, operations
 from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
