@@ -21,7 +21,7 @@ from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kafka import world as kafka
 from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
 from fencepost.simulation.kernel.observers import RAISED, Violation, WorldObserver
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.world import PreparedRun
 from fencepost.simulation.sac import world as sac
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -265,7 +265,7 @@ def _place(error: BaseException) -> str:
 
 def plan_of(scenario: AnyScenario, seed: int) -> Draw:
     """Return the faults and steps that the seed draws for the scenario."""
-    return draw(scenario, Streams(seed), scenario.quiet_us)
+    return draw(scenario, Draws(seed), scenario.quiet_us)
 
 
 def _slices(end_us: int) -> Iterator[int]:

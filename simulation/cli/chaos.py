@@ -67,18 +67,18 @@ def chaos(
     settings: Settings = (),
     outputs: RunOutputs = RunOutputs(),
     keep: Annotated[
-        Path | None, Parameter(help="Write all that the checkers got to this file, for --judge.")
+        Path | None, Parameter(help="Write all that the judges got to this file, for --judge.")
     ] = None,
     judge: Annotated[
         Path | None,
         Parameter(
-            help="Judge a run again that --keep wrote, with the checkers of this version. Starts nothing: "
+            help="Judge a run again that --keep wrote, with the judges of this version. Starts nothing: "
             "only --trace, --report and --json count."
         ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Run a scenario on real brokers with real records, and with the plan, checkers and trace of `simulate`.
+    """Run a scenario on real brokers with real records, and with the plan, judges and trace of `simulate`.
 
     Members are processes that are killed and stopped. Brokers are killed and paused, and a proxy disturbs
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeSplit, OperateGroups, SacFault, SacStep
@@ -111,16 +111,16 @@ class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The largest number of hosts."""
 
 
-def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Draw:
+def draw(scenario: AnyScenario, draws: Draws, quiet_us: int) -> Draw:
     """Draw the plan of a seed. Each fault and each step of the scenario has its own random stream."""
     length = scenario.duration.us
     undelayed = faults_end = undelayed_us(scenario, quiet_us)
     again_until = faults_end_us(scenario, quiet_us)
-    swarm = streams.random("plan/swarm")
+    swarm = draws.random("plan/swarm")
     entries: list[DrawnEvent] = []
     members = scenario.group.members
     for index, step in enumerate(sorted(scenario.steps, key=lambda step: step.at.within(length))):
-        rng = streams.random(f"plan/step/{index}")
+        rng = draws.random(f"plan/step/{index}")
         if scenario.swarm and swarm.random() < 0.5:
             continue
         if isinstance(step, s.Scale):
@@ -130,7 +130,7 @@ def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Draw:
         else:
             entries += _step_entries(step, members, length, rng)
     for index, fault in enumerate(scenario.faults):
-        rng = streams.random(f"plan/fault/{index}")
+        rng = draws.random(f"plan/fault/{index}")
         left_out = scenario.swarm and swarm.random() < 0.5
         if rng.random() < fault.likely and not left_out:
             drawn = [_fault_entry(fault, at, rng) for at in _times(fault, length, again_until, rng)]

@@ -13,14 +13,14 @@ from typing import ClassVar, Generic, TypeVar
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import (
     AnyStage,
+    Disturbed,
     DisturbedHost,
     DisturbedProcess,
-    DisturbedWorld,
     HasProcess,
 )
 from fencepost.simulation.kernel.rules import Direction, Matching, cutting
 
-W = TypeVar("W", bound=DisturbedWorld)
+W = TypeVar("W", bound=Disturbed)
 K = TypeVar("K", bound=AnyStage)
 H = TypeVar("H")
 
@@ -36,7 +36,7 @@ class Nemesis(abc.ABC, Generic[W]):
         self._world = world
         self._schedule = world.loop
         self._plan = plan
-        self._rng = world.streams.random("nemesis")
+        self._rng = world.draws.random("nemesis")
         self._ongoing: dict[int, tuple[FaultKind, Callable[[], None]]] = {}
         self._number = 0
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fencepost.simulation.kafka.member import MemberStatus
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import NetworkRule
 from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -151,10 +151,10 @@ class DisturbedNetwork(Protocol):
         """Break all connections of a member's host."""
 
 
-class DisturbedWorld(Protocol):
+class Disturbed(Protocol):
     """A world of any kind that a nemesis can disturb."""
 
-    streams: Streams
+    draws: Draws
 
     @property
     def loop(self) -> RunSchedule:
@@ -172,7 +172,7 @@ class DisturbedWorld(Protocol):
         run."""
 
 
-class AnyStage(DisturbedWorld, Protocol):
+class AnyStage(Disturbed, Protocol):
     """A world with Kafka brokers."""
 
     @property

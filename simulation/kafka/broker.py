@@ -65,7 +65,7 @@ class BrokerHost(Host, HostHooks):
         then."""
         self._steady = cluster.hooks["on_steady_step"]
         self._changed = cluster.hooks["on_coordinator_step"]
-        self._replication: Samples = cluster.streams.samples(
+        self._replication: Samples = cluster.draws.samples(
             f"replication/{name}", cluster.spec.replication.quantiles
         )
 

@@ -33,7 +33,7 @@ from fencepost.simulation.kafka.requests import (
 from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 
 if TYPE_CHECKING:
     from fencepost.simulation.scenarios.scenario import Scenario, ScenarioTopic
@@ -71,32 +71,32 @@ class SimulatedCluster:
     def __init__(
         self,
         loop: VirtualLoop,
-        streams: Streams,
+        draws: Draws,
         scenario: Scenario | StreamsScenario,
         config: GroupCoordinatorConfig,
         *,
         hooks: Mapping[str, tuple[Callable[..., Any], ...]],
     ) -> None:
         self.loop = loop
-        self.streams = streams
+        self.draws = draws
         self.spec = spec = scenario.cluster
         self.config = config
         self.hooks = hooks
         self.network = Network(
             loop,
-            streams,
+            draws,
             latency=scenario.network.latency.quantiles,
             detection=scenario.network.detection.quantiles,
             on_loss=self._lost,
         )
         self.journal = ReplicatedJournal()
-        self.tokens = ArrivalTokens(streams)
+        self.tokens = ArrivalTokens(draws)
         self.topics = TopicsImage()
         self.logs = PartitionLogs(loop)
-        self.load = streams.samples("cluster/load", spec.load.quantiles)
-        self.regex = streams.samples("cluster/regex", spec.regex.quantiles)
-        self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
-        self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
+        self.load = draws.samples("cluster/load", spec.load.quantiles)
+        self.regex = draws.samples("cluster/regex", spec.regex.quantiles)
+        self._failover = draws.samples("cluster/failover", spec.failover.quantiles)
+        self._metadata = draws.samples("cluster/metadata", spec.metadata.quantiles)
         self._election = 0
         self._elect_us = 0
         """Time of the next election, in microseconds, if no node coordinates the group."""
@@ -230,7 +230,7 @@ class SimulatedCluster:
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
         """Create a topic."""
-        topic_id = self.streams.uuid(f"topic/{name}/{self.topics.version}")
+        topic_id = self.draws.uuid(f"topic/{name}/{self.topics.version}")
         self.logs.create(name, partitions, records_per_second)
         topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
         self._publish(self.topics.with_topic(topic), name, "created", partitions)

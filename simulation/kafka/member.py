@@ -60,7 +60,7 @@ class MemberHost(Host):
         self._callback_raises = False
         self._callback_stall_us = 0
         self._stall_until_us = 0
-        self.rng = world.streams.small_random(f"member/{name}")
+        self.rng = world.draws.small_random(f"member/{name}")
         drift = world.scenario.application.clock_drift_ppm
         self.clock = HostClock(
             self,
@@ -91,7 +91,7 @@ class MemberHost(Host):
         )
         self.status = MemberStatus.RUNNING
         classic = self.protocol == "classic"
-        self.known_as("" if classic else world.streams.uuid(f"member/{self.name}/{self._processes}"))
+        self.known_as("" if classic else world.draws.uuid(f"member/{self.name}/{self._processes}"))
         self.tell("start")
         self.driver = (classic_driver if classic else consumer_driver)(self, transport)
         self._matching = MatchingSubscription(self, self.driver, transport) if classic else None

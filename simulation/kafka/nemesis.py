@@ -180,7 +180,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
 
     def _slow_link(self, entry: DrawnEvent) -> None:
         members = frozenset(self._some(entry.share, list(self._world.members)))
-        samples = self._world.streams.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
+        samples = self._world.draws.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
         self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
 
     def _loss(self, entry: DrawnEvent) -> None:

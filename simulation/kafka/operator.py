@@ -44,7 +44,7 @@ class Operator(Host):
     def __init__(self, world: KafkaWorld) -> None:
         super().__init__("operator", world.loop)
         self._world = world
-        self._rng = world.streams.random("operator")
+        self._rng = world.draws.random("operator")
         self._timeout_ms = world.scenario.network.request_timeout.ms
         self._way = self._connected()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.coordinator.refusals import refusal
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
@@ -150,10 +150,10 @@ class ArrivalTokens:
     """The values that brokers add to requests on arrival: a number, and an id for a member that has
     none yet."""
 
-    __slots__ = ("_last", "_streams")
+    __slots__ = ("_draws", "_last")
 
-    def __init__(self, streams: Streams) -> None:
-        self._streams = streams
+    def __init__(self, draws: Draws) -> None:
+        self._draws = draws
         self._last = 0
 
     def stamp(self, request: Any) -> Any:
@@ -161,5 +161,5 @@ class ArrivalTokens:
         self._last += 1
         if isinstance(request, classic.SyncGroupRequest):
             return msgspec.structs.replace(request, token=self._last)
-        suffix = self._streams.uuid(f"joiner/{self._last}") if not request.member_id else ""
+        suffix = self._draws.uuid(f"joiner/{self._last}") if not request.member_id else ""
         return msgspec.structs.replace(request, token=self._last, new_member_suffix=suffix)

@@ -35,7 +35,7 @@ class TransactionalWork:
         self._drop = drop
         self._producer = SimulatedProducer(host, driver)
         self._spec = world.scenario.transactions
-        self._rng = world.streams.random(f"transactions/{host.name}/{host.generation}")
+        self._rng = world.draws.random(f"transactions/{host.name}/{host.generation}")
         self._rewound = world.hooks["on_records_rewound"]
         self._one_at_a_time = asyncio.Lock()
         self._open: dict[TopicPartition, int] = {}

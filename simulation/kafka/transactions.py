@@ -73,11 +73,11 @@ class SimulatedTransactions(HostHooks):
         self._term = 0
         """Grows with each election: the coordinator's epoch fences markers of the previous leader."""
         self._producers = 0
-        streams, spec = cluster.streams, cluster.spec
-        self._load = streams.samples("transactions/load", spec.load.quantiles)
-        self._failover = streams.samples("transactions/failover", spec.failover.quantiles)
-        self._replication = streams.samples("transactions/replication", spec.replication.quantiles)
-        self._latency = streams.samples("transactions/latency", latency)
+        draws, spec = cluster.draws, cluster.spec
+        self._load = draws.samples("transactions/load", spec.load.quantiles)
+        self._failover = draws.samples("transactions/failover", spec.failover.quantiles)
+        self._replication = draws.samples("transactions/replication", spec.replication.quantiles)
+        self._latency = draws.samples("transactions/latency", latency)
 
     # -- leadership ---------------------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class KafkaWorld(World):
         self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
         batch = scenario.application.batch
-        self.batch_times = None if batch is None else self.streams.samples("batches", batch.quantiles)
+        self.batch_times = None if batch is None else self.draws.samples("batches", batch.quantiles)
         """The times that applications take for the records of a poll; None if it is by record."""
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.group_id = scenario.group.id
@@ -56,7 +56,7 @@ class KafkaWorld(World):
         self.hosts_by_member: dict[MemberId, str] = {}
         self.all_topics = tuple(topic.name for topic in scenario.topics)
         self.attach(observers)
-        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.cluster = SimulatedCluster(loop, self.draws, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
         if scenario.application.commit == "transaction":
             self.cluster.transactions = SimulatedTransactions(
@@ -75,7 +75,7 @@ class KafkaWorld(World):
         """The next offset of each partition's log, as of now."""
         self.supervisor = Supervisor(
             loop,
-            self.streams,
+            self.draws,
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )

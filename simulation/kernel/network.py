@@ -17,7 +17,7 @@ import msgspec
 from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
+from fencepost.simulation.kernel.rng import Draws, Quantiles, Samples
 from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, NetworkRule
 
 LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
@@ -170,7 +170,7 @@ class Network:
     def __init__(
         self,
         loop: VirtualLoop,
-        streams: Streams,
+        draws: Draws,
         *,
         latency: Quantiles,
         detection: Quantiles,
@@ -178,9 +178,9 @@ class Network:
     ) -> None:
         self.loop = loop
         self.rules: list[NetworkRule] = []
-        self._streams = streams
+        self._draws = draws
         self._latency = latency
-        self._detection = streams.samples("network/detection", detection)
+        self._detection = draws.samples("network/detection", detection)
         self._on_loss = on_loss
         self._connections: dict[SimulatedConnection, None] = {}
         """Connections that neither side knows to be closed, in the order in which they were made."""
@@ -191,7 +191,7 @@ class Network:
         link = (client.name, server.name)
         samples = self._links.get(link)
         if samples is None:
-            samples = self._streams.samples(f"link/{client.name}/{server.name}", self._latency)
+            samples = self._draws.samples(f"link/{client.name}/{server.name}", self._latency)
             self._links[link] = samples
         connection = SimulatedConnection(self, client, server, samples)
         connection.requests_us = self.loop.now_us + samples.draw() + samples.draw()

@@ -1,7 +1,7 @@
-"""Randomness of a run: named streams from one seed.
+"""Randomness of a run: named sequences of draws from one seed.
 
-Each name has a stream of its own, so that one more draw in one place changes nothing elsewhere. There are two
-kinds. `Streams.random` returns a random.Random, for plans and jitter. `Streams.samples` draws from a
+Each name has a sequence of its own, so that one more draw in one place changes nothing elsewhere. There are
+two kinds. `Draws.random` returns a random.Random, for plans and jitter. `Draws.samples` draws from a
 distribution with a few bytes of state, for the latency of each of thousands of links.
 """
 
@@ -27,8 +27,8 @@ _INCREMENT = 1442695040888963407
 _MASK = (1 << 64) - 1
 
 
-class Streams:
-    """All streams of one seed.
+class Draws:
+    """The draws of one seed.
 
     :raises FencepostError: if the seed is not a whole number, because only these are printed and stored
         exactly.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-from fencepost.simulation.kernel.rng import Quantiles, Streams
+from fencepost.simulation.kernel.rng import Draws, Quantiles
 
 
 class RunSchedule(Protocol):
@@ -42,7 +42,7 @@ class Supervisor:
     def __init__(
         self,
         time: RunSchedule,
-        streams: Streams,
+        draws: Draws,
         *,
         start: Quantiles,
         restart: Quantiles,
@@ -50,8 +50,8 @@ class Supervisor:
     ) -> None:
         self._time = time
         self._goes_on = goes_on
-        self._restarts = streams.samples("restarts", restart)
-        self._starts = streams.samples("starts", start)
+        self._restarts = draws.samples("restarts", restart)
+        self._starts = draws.samples("starts", start)
 
     def start_soon(self, hosts: Iterable[Supervised]) -> None:
         """Start the first process of each."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fencepost.simulation.kernel.observers import Observer, Violation, WorldObserver, hook_lists
-from fencepost.simulation.kernel.rng import Samples, Streams
+from fencepost.simulation.kernel.rng import Draws, Samples
 
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
@@ -24,7 +24,7 @@ class HasTime(Protocol):
         """Microseconds since the start of the run."""
 
 
-class ObservedWorld:
+class Observed:
     """A world with observers. `sequence` returns the number of the last trace row."""
 
     hooks: dict[str, tuple[Callable[..., Any], ...]]
@@ -76,24 +76,24 @@ class AppliedTimes(Protocol):
         """Time that processing one record takes."""
 
 
-class World(ObservedWorld, abc.ABC):
-    """Everything of one simulated run. Its random streams are those of the seed."""
+class World(Observed, abc.ABC):
+    """Everything of one simulated run. Its draws are those of the seed."""
 
     def __init__(
         self, application: AppliedTimes, loop: VirtualLoop, seed: int, sequence: Callable[[], int]
     ) -> None:
         super().__init__(loop, sequence)
         self.loop = loop
-        self.streams = Streams(seed)
+        self.draws = Draws(seed)
         self.timer_delays: Samples | None = None
         """The delays of members' timers; None if they are on time."""
-        self.callback_times = self.streams.samples("callbacks", application.callback.quantiles)
-        self.processing_times = self.streams.samples("processing", application.processing.quantiles)
+        self.callback_times = self.draws.samples("callbacks", application.callback.quantiles)
+        self.processing_times = self.draws.samples("processing", application.processing.quantiles)
 
     def delay_timers(self, late: Span) -> None:
         """Delay timers of members from now on."""
         if late.longest_us:
-            self.timer_delays = self.streams.samples("timers", late.quantiles)
+            self.timer_delays = self.draws.samples("timers", late.quantiles)
 
     @abc.abstractmethod
     def begin(self) -> None:

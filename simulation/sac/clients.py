@@ -197,7 +197,7 @@ class SacSubscriber(SacListener):
             self,
             listener=self,
             clock=client.clock,
-            rng=client.world.streams.random(f"consumer/{self.name}/{client.generation}"),
+            rng=client.world.draws.random(f"consumer/{self.name}/{client.generation}"),
             observer=self,
         )
         self.connection: ClientConnection | None = None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.rng import Samples, Streams
+from fencepost.simulation.kernel.rng import Draws, Samples
 
 
 class Link:
@@ -75,9 +75,9 @@ Changed = Callable[[Link], Any]
 class Links:
     """All links of a cluster. A node reaches itself in no time, in order."""
 
-    def __init__(self, loop: VirtualLoop, streams: Streams, latency: Any, detection: Any) -> None:
+    def __init__(self, loop: VirtualLoop, draws: Draws, latency: Any, detection: Any) -> None:
         self._loop = loop
-        self._streams = streams
+        self._draws = draws
         self._latency, self._detection = latency, detection
         self._links: dict[tuple[str, str], Link] = {}
         self.on_change: Callable[[str, str, Link], Any] = lambda *_: None
@@ -91,8 +91,8 @@ class Links:
             name = f"{first}/{second}"
             link = self._links[first, second] = Link(
                 self._loop,
-                self._streams.samples(f"node-link/{name}", self._latency),
-                self._streams.samples(f"node-detection/{name}", self._detection),
+                self._draws.samples(f"node-link/{name}", self._latency),
+                self._draws.samples(f"node-detection/{name}", self._detection),
                 lambda changed: self.on_change(first, second, changed),
             )
         return link

@@ -18,7 +18,7 @@ from fencepost.simulation.sac.observers import SacStep
 
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
-    from fencepost.simulation.kernel.rng import Streams
+    from fencepost.simulation.kernel.rng import Draws
     from fencepost.simulation.scenarios.sac import SacScenario
 
 _TRY_US = 500_000
@@ -65,7 +65,7 @@ class SacNodes(HostHooks):
     def __init__(
         self,
         loop: VirtualLoop,
-        streams: Streams,
+        draws: Draws,
         scenario: SacScenario,
         tell: Callable[..., None],
     ) -> None:
@@ -74,7 +74,7 @@ class SacNodes(HostHooks):
         self.tell = tell
         self.nodes = {f"n{number}": SacNode(f"n{number}", self) for number in range(1, spec.nodes + 1)}
         network = scenario.network
-        self.links = Links(loop, streams, network.latency.quantiles, spec.detection.quantiles)
+        self.links = Links(loop, draws, network.latency.quantiles, spec.detection.quantiles)
         self.links.on_change = self._link_changed
         self.journal = SacMemoryJournal(compact_beyond=_COMPACT_BEYOND)
         self.leader: SacNode | None = None
@@ -92,9 +92,9 @@ class SacNodes(HostHooks):
         self._election = 0
         self._watched: dict[sac.ConnectionId, None] = {}
         self._watched_nodes: dict[str, None] = {}
-        self._replication = streams.samples("cluster/replication", spec.replication.quantiles)
-        self._failover = streams.samples("cluster/failover", spec.failover.quantiles)
-        self._load = streams.samples("cluster/load", spec.load.quantiles)
+        self._replication = draws.samples("cluster/replication", spec.replication.quantiles)
+        self._failover = draws.samples("cluster/failover", spec.failover.quantiles)
+        self._load = draws.samples("cluster/load", spec.load.quantiles)
 
     # -- streams --------------------------------------------------------------------------------------------
 

@@ -43,17 +43,17 @@ class SacWorld(World):
     ) -> None:
         super().__init__(scenario.application, loop, seed, sequence)
         self.scenario = scenario
-        streams = self.streams
+        draws = self.draws
         self.attach(observers, SacObserver)
-        self.cluster = SacNodes(loop, streams, scenario, self.tell)
-        self.detection = streams.samples("detection", scenario.network.detection.quantiles)
+        self.cluster = SacNodes(loop, draws, scenario, self.tell)
+        self.detection = draws.samples("detection", scenario.network.detection.quantiles)
         self.supervisor = Supervisor(
             loop,
-            streams,
+            draws,
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )
-        self._choices = streams.random("nodes")
+        self._choices = draws.random("nodes")
         self._latencies: dict[str, Samples] = {}
         self._connections = 0
         self.subscriptions = [
@@ -97,7 +97,7 @@ class SacWorld(World):
         """Return the one-way latency of a message of that client, in microseconds."""
         samples = self._latencies.get(client)
         if samples is None:
-            samples = self._latencies[client] = self.streams.samples(
+            samples = self._latencies[client] = self.draws.samples(
                 f"link/{client}", self.scenario.network.latency.quantiles
             )
         return samples.draw()

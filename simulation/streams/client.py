@@ -84,7 +84,7 @@ class StreamsClientHost(Host):
         super().__init__(name, world.loop)
         self.world = world
         self.timer_delays = world.timer_delays
-        self.rng = world.streams.small_random(f"client/{name}")
+        self.rng = world.draws.small_random(f"client/{name}")
         self.clock = HostClock(self, offset_us=round(self.rng.uniform(0, 10**12)))
         self.process = 0
         """The number of the process."""
@@ -130,7 +130,7 @@ class StreamsClientHost(Host):
         scenario = world.scenario
         group = scenario.group
         self.process += 1
-        self.process_id = world.streams.uuid(f"client/{self.name}/{self.process}")
+        self.process_id = world.draws.uuid(f"client/{self.name}/{self.process}")
         self.members, self.all_members = {}, []
         self.injected = []
         self.refused = False

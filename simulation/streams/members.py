@@ -69,7 +69,7 @@ class SimulatedStreamsGroupMember(SimulatedMember):
         host = self._host
         return ConsumerDriver(
             host.world.scenario.group.id,
-            host.world.streams.uuid(f"{host.name}/{host.process}/{self.thread}"),
+            host.world.draws.uuid(f"{host.name}/{host.process}/{self.thread}"),
             StreamsTransport(transport, self.heartbeats, self._shutdown_requested),
             host.clock,
             listener=self,

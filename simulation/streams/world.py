@@ -84,10 +84,10 @@ class StreamsWorld(World):
             [ClassicGroupsJudge(), ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
         )
         self.attach([_Coordination(self), *judges, *observers])
-        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.cluster = SimulatedCluster(loop, self.draws, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
-        self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
-        self._starts = self.streams.samples("starts", scenario.group.start.quantiles)
+        self._restarts = self.draws.samples("restarts", scenario.application.restart.quantiles)
+        self._starts = self.draws.samples("starts", scenario.group.start.quantiles)
         self.clients: dict[str, StreamsClientHost] = {
             name: StreamsClientHost(name, self) for name in host_names("client", scenario.group.members)
         }

@@ -16,7 +16,7 @@ from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.nemesis import GroupNemesis
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
@@ -107,7 +107,7 @@ class WorldCluster:
     def __init__(
         self,
         loop: WorldLoop,
-        streams: Streams,
+        draws: Draws,
         network: VirtualNetwork,
         endpoint: EmbeddedEndpoint,
         scenario: Scenario,
@@ -115,8 +115,8 @@ class WorldCluster:
         self.loop = loop
         self.network = network
         self.endpoint = endpoint
-        self.failover = streams.samples("failover", scenario.cluster.failover.quantiles)
-        self._loads = streams.samples("loads", scenario.cluster.load.quantiles)
+        self.failover = draws.samples("failover", scenario.cluster.failover.quantiles)
+        self._loads = draws.samples("loads", scenario.cluster.load.quantiles)
         names = [f"kafka-{node_id}" for node_id in endpoint.brokers.groups.node_ids]
         self.brokers = {
             name: WorldBroker(self, number, network.hosts[name]) for number, name in enumerate(names, 1)
@@ -189,7 +189,7 @@ class DisturbedPrograms:
         *,
         scenario: Scenario,
         loop: WorldLoop,
-        streams: Streams,
+        draws: Draws,
         network: VirtualNetwork,
         programs: Mapping[str, Program],
         endpoint: EmbeddedEndpoint,
@@ -198,11 +198,11 @@ class DisturbedPrograms:
     ) -> None:
         self.scenario = scenario
         self.loop = loop
-        self.streams = streams
+        self.draws = draws
         self.network = network
         self.members = programs
         self.endpoint = endpoint
-        self.cluster = WorldCluster(loop, streams, network, endpoint, scenario)
+        self.cluster = WorldCluster(loop, draws, network, endpoint, scenario)
         self._tell = tell
         self._on_calm = on_calm
 

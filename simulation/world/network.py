@@ -12,7 +12,7 @@ import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
+from fencepost.simulation.kernel.rng import Draws, Quantiles, Samples
 from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, NetworkRule
 from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
 from fencepost.simulation.world.sockets import ANY, Address, TcpPipe, VirtualSocket
@@ -39,7 +39,7 @@ class VirtualNetwork:
     To rules the side that connected is the member, and the side that listened the broker.
     """
 
-    def __init__(self, loop: WorldLoop, streams: Streams, latency: Quantiles) -> None:
+    def __init__(self, loop: WorldLoop, draws: Draws, latency: Quantiles) -> None:
         self.loop = loop
         self.rules: list[NetworkRule] = []
         self.hosts: dict[str, WorldHost] = {}
@@ -52,7 +52,7 @@ class VirtualNetwork:
         self._orders: dict[tuple[str, str], random.Random] = {}
         """The order in which a host gets the addresses of such a name, by both names."""
         self._by_address: dict[str, WorldHost] = {}
-        self._streams = streams
+        self._draws = draws
         self._latency = latency
         self._links: dict[tuple[str, str], Samples] = {}
         self._bound: dict[tuple[str, int], VirtualSocket] = {}
@@ -148,7 +148,7 @@ class VirtualNetwork:
         key = (host.name, name)
         found = self._orders.get(key)
         if found is None:
-            found = self._orders[key] = self._streams.random(f"names/{host.name}/{name}")
+            found = self._orders[key] = self._draws.random(f"names/{host.name}/{name}")
         return found
 
     # -- ports ------------------------------------------------------------------------------------------
@@ -421,7 +421,7 @@ class VirtualNetwork:
             return LOOPBACK_US
         samples = self._links.get((source, target))
         if samples is None:
-            samples = self._streams.samples(f"link/{source}/{target}", self._latency)
+            samples = self._draws.samples(f"link/{source}/{target}", self._latency)
             self._links[source, target] = samples
         return samples.draw()
 

@@ -22,7 +22,7 @@ from fencepost.simulation.faults.draw import Draw, draw
 from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kernel.loop import Deadlock, OutsideWorld, TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.run import WORLD
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.schema import Row, RowKind
@@ -118,7 +118,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
     """Return the faults that the seed draws."""
-    return draw(settings.scenario, Streams(seed), 0)
+    return draw(settings.scenario, Draws(seed), 0)
 
 
 def run_world(
@@ -160,13 +160,13 @@ def _run(
     """Run it; no reference to the run is left when garbage is collected afterwards."""
     started = wall_clock()
     loop = WorldLoop(max_events=MAX_EVENTS)
-    streams = Streams(seed)
-    loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
-    run = _Run(function, settings, plan, loop, streams)
+    draws = Draws(seed)
+    loop.network = VirtualNetwork(loop, draws, settings.scenario.network.latency.quantiles)
+    run = _Run(function, settings, plan, loop, draws)
     run.world.until = until
     if watch:
         run.watch()
-    with substituted(Machine(loop, streams)), between_steps(loop) as pass_interrupts_on:
+    with substituted(Machine(loop, draws)), between_steps(loop) as pass_interrupts_on:
         try:
             run.go()
             pass_interrupts_on()
@@ -186,14 +186,14 @@ class _Run:
         settings: WorldSettings,
         plan: Draw,
         loop: WorldLoop,
-        streams: Streams,
+        draws: Draws,
     ) -> None:
         self._function = function
         self._settings = settings
         self._plan = plan
         self._loop = loop
-        self._streams = streams
-        self.world = SimulatedWorld(loop, streams, loop.network, settings.claims)
+        self._draws = draws
+        self.world = SimulatedWorld(loop, draws, loop.network, settings.claims)
         self._error: BaseException | None = None
         self._nemesis: ProgramNemesis | None = None
         self._task: asyncio.Task[None] | None = None
@@ -256,7 +256,7 @@ class _Run:
         stage = DisturbedPrograms(
             scenario=settings.scenario,
             loop=self._loop,
-            streams=self._streams,
+            draws=self._draws,
             network=self._loop.network,
             programs=world.programs,
             endpoint=world.endpoint,

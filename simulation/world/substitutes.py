@@ -32,7 +32,7 @@ from typing import Any, Final
 import time_machine
 
 from fencepost.simulation.kernel.loop import OutsideWorld
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world.clients import client_methods, set_members
 from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
 from fencepost.simulation.world.loop import WorldLoop
@@ -55,11 +55,11 @@ _PROGRAMS = "another program has no virtual time"
 class Machine:
     """The machine as the thread of a run sees it."""
 
-    def __init__(self, loop: WorldLoop, streams: Streams) -> None:
+    def __init__(self, loop: WorldLoop, draws: Draws) -> None:
         self.loop = loop
         self.thread = threading.get_ident()
-        self.random = streams.random("machine")
-        self.seeds = streams.random("machine/seeds")
+        self.random = draws.random("machine")
+        self.seeds = draws.random("machine/seeds")
         self._read_us = -1
         self._reads = 0
 

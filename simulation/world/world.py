@@ -26,7 +26,7 @@ from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.shadow import ObservedStep
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.schema import RowKind
@@ -88,13 +88,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def __init__(
         self,
         loop: WorldLoop,
-        streams: Streams,
+        draws: Draws,
         network: VirtualNetwork,
         claims: Iterable[str] = DEFAULT_CLAIMS,
     ) -> None:
         super().__init__(SameLoop(loop), WorldGroup)
         self.loop = loop
-        self.streams = streams
+        self.draws = draws
         self.network = network
         self.programs: dict[str, Program] = {}
         """All programs by name."""
@@ -142,7 +142,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self._processes = 0
         self._supervisor = Supervisor(
             loop,
-            streams,
+            draws,
             start=Span("constant", 0).quantiles,
             restart=Span("uniform", 2_000_000, 10_000_000).quantiles,
         )

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.kafka.member import CallbackRaised
-from fencepost.simulation.kernel.rng import Samples, Streams
+from fencepost.simulation.kernel.rng import Draws, Samples
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.scenarios.values import Span
 
@@ -29,10 +29,10 @@ class Behaviour:
     """The behaviour of one process, as its seed draws it: the time that things take, and what fails."""
 
     def __init__(self, terms: m.CommonTerms) -> None:
-        streams = Streams(terms.seed)
+        draws = Draws(terms.seed)
         name = f"{terms.name}/{terms.process}"
-        self._callbacks: Samples = streams.samples(f"callbacks/{name}", Span(*terms.callback).quantiles)
-        self._processing: Samples = streams.samples(f"processing/{name}", Span(*terms.processing).quantiles)
+        self._callbacks: Samples = draws.samples(f"callbacks/{name}", Span(*terms.callback).quantiles)
+        self._processing: Samples = draws.samples(f"processing/{name}", Span(*terms.processing).quantiles)
         self._flaw = terms.flaw
         self.stall_us = 0
         """Additional time of the next callback, in microseconds."""

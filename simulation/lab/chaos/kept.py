@@ -20,7 +20,7 @@ from fencepost.simulation.kernel.observers import Observer, Violation
 from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.events import Happening, RunEvents
 from fencepost.simulation.lab.chaos.played import Arrival, PlayedCoordinator
-from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
+from fencepost.simulation.lab.chaos.replayed import ReplayedRun
 from fencepost.simulation.lab.chaos.replayed_application import ReplayedApplication
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
@@ -165,7 +165,7 @@ def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | No
             observers=observers,
         )
         application.tell_all(happenings, run.ended_us)
-        replayed: ReplayedApplication | ReplayedWorld = application
+        replayed: ReplayedApplication | ReplayedRun = application
         counts = RunCounts(application.heartbeats, application.rebalances, application.application.figures)
     else:
         writer = RealTraceWriter(rows, run.scenario.group.members)
@@ -185,7 +185,7 @@ def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | No
     return RunJudgement(replayed.settled, replayed.violations, counts, rows.digest())
 
 
-def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows: TraceRows) -> ReplayedWorld:
+def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows: TraceRows) -> ReplayedRun:
     played = None
     if run.arrivals is not None:
         played = PlayedCoordinator(scenario.group.id, config=run.config, leader_epoch=run.leader_epoch)
@@ -193,7 +193,7 @@ def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows:
             if arrival.loaded:
                 played.coordinator.replay(arrival.records, 0)
                 played.coordinator.handle(TopicsChanged(image=arrival.image), 0)
-    return ReplayedWorld(
+    return ReplayedRun(
         scenario,
         run.config,
         played,

@@ -12,7 +12,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import NetworkRule
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.lab.chaos import messages as m
@@ -36,7 +36,7 @@ class MemberFailed(Exception):
 class ProcessHost:
     """One host. Each start is a new process."""
 
-    def __init__(self, name: str, world: ProcessWorld[Any, Any]) -> None:
+    def __init__(self, name: str, world: RunProcesses[Any, Any]) -> None:
         self.name = name
         self.status = MemberStatus.STOPPED
         self.wanted = False
@@ -127,7 +127,7 @@ class _Life:
 
     process: ForkedProcess
 
-    def __init__(self, host: ProcessHost, world: ProcessWorld[Any, Any]) -> None:
+    def __init__(self, host: ProcessHost, world: RunProcesses[Any, Any]) -> None:
         self._host = host
         self._world = world
         self.up = False
@@ -198,14 +198,14 @@ class RunContext(NamedTuple):
     """The addresses that processes get."""
 
 
-class ProcessWorld(abc.ABC, Generic[H, S]):
+class RunProcesses(abc.ABC, Generic[H, S]):
     """One run's processes. Their hosts are there from the beginning, as in a simulated world."""
 
     hosts: Mapping[str, H]
 
     def __init__(self, scenario: S, seed: int, around: RunContext, flaw: str) -> None:
         self.scenario = scenario
-        self.streams = Streams(seed)
+        self.draws = Draws(seed)
         self.loop = around.time
         self.cluster = around.brokers
         self.network = around.network
@@ -214,7 +214,7 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
         self._flaw = flaw
         self.supervisor = Supervisor(
             self.loop,
-            self.streams,
+            self.draws,
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
             goes_on=lambda: self.goes_on,
@@ -296,7 +296,7 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
         return kind(
             name=host.name,
             process=process,
-            seed=self.streams.seed,
+            seed=self.draws.seed,
             began_us=self.loop.began_us,
             bootstrap_servers=self._bootstrap(f"{host.name}/{process}"),
             group_id=group.id,
@@ -314,7 +314,7 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
     def _bootstrap(self, name: str) -> str:
         """Return all brokers, with another one first for each process."""
         servers = self._around.bootstrap_servers.split(",")
-        random.Random(self.streams.number(f"bootstrap/{name}")).shuffle(servers)
+        random.Random(self.draws.number(f"bootstrap/{name}")).shuffle(servers)
         return ",".join(servers)
 
 

@@ -23,7 +23,7 @@ from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberSta
 from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.kernel.observers import CoordinatorView, Observer
-from fencepost.simulation.kernel.world import ObservedWorld
+from fencepost.simulation.kernel.world import Observed
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.classic_messages import member_id_of, unpacked
 from fencepost.simulation.lab.chaos.events import (
@@ -75,7 +75,7 @@ class ReplayedClassicDriver(ReplayedDriver):
 class ForeignDriver:
     """A member that does not report its state: it has the state of the coordinator's log."""
 
-    def __init__(self, replayed: ReplayedWorld, member_id: MemberId) -> None:
+    def __init__(self, replayed: ReplayedRun, member_id: MemberId) -> None:
         self._retelling = replayed
         self._member_id = member_id
         self.assignment: tuple[TopicPartition, ...] = ()
@@ -96,7 +96,7 @@ class ForeignDriver:
 
 
 class ReplayedBroker:
-    """A broker's host; `ReplayedWorld.active` shows what coordinates there."""
+    """A broker's host; `ReplayedRun.active` shows what coordinates there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -128,7 +128,7 @@ class _ReplayTime:
     now_us = 0
 
 
-class ReplayedWorld(ObservedWorld):
+class ReplayedRun(Observed):
     """Everything of one run, at the time of the replayed event: a `MembersWorldView` for observers."""
 
     def __init__(

@@ -34,7 +34,7 @@ from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
-from fencepost.simulation.lab.chaos.world import RealApplication, RealWorld, classic_interval_ms
+from fencepost.simulation.lab.chaos.world import ConsumerProcesses, RealApplication, classic_interval_ms
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
@@ -48,7 +48,7 @@ _MOST_THREADS: Final = 200
 """Highest number of a thread of one client; each thread is a client of the brokers under its own name."""
 
 
-class RealStage(Staging[RealWorld]):
+class RealStage(Staging[ConsumerProcesses]):
     """One run of a scenario of consumers."""
 
     _nemesis = GroupNemesis
@@ -62,8 +62,8 @@ class RealStage(Staging[RealWorld]):
         self.observed: ObservedCoordinator | None = None
         """The coordinator as its log shows it, if the cluster has one."""
 
-    def _make_world(self, around: RunContext, stack: AsyncExitStack) -> RealWorld:
-        return RealWorld(
+    def _make_world(self, around: RunContext, stack: AsyncExitStack) -> ConsumerProcesses:
+        return ConsumerProcesses(
             self._scenario,
             self._seed,
             around,

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import Draw, FaultKind
 from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.faults.stage import DisturbedNetwork
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin
@@ -29,7 +29,7 @@ from fencepost.simulation.lab.chaos.events import MemberEvent, MessageLost, RunE
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.fork_server import ForkServer
 from fencepost.simulation.lab.chaos.kept import AnyRun, KeptRun, LostRecord
-from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, RunContext
+from fencepost.simulation.lab.chaos.processes import OpenNetwork, RunContext, RunProcesses
 from fencepost.simulation.lab.chaos.producer import Producer
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.time_scale import TimeScale
@@ -66,7 +66,7 @@ OF_NETWORK: Final = frozenset(
 Progress: TypeAlias = Callable[[float], None]
 """Receives the share of the run that is done, 0 to 1."""
 
-W = TypeVar("W", bound=ProcessWorld[Any, Any])
+W = TypeVar("W", bound=RunProcesses[Any, Any])
 
 
 class Staging(abc.ABC, Generic[W]):
@@ -218,7 +218,7 @@ class Staging(abc.ABC, Generic[W]):
             return OpenNetwork(), self._servers
         proxy = Proxy(
             await self._admin.nodes(),
-            rng=Streams(self._seed).random("proxy"),
+            rng=Draws(self._seed).random("proxy"),
             observer=self._wire(),
             members=self._named(),
         )

@@ -15,7 +15,7 @@ import msgspec
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, draw
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
@@ -48,7 +48,7 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
 
     :raises FencepostError: if that time is too short for it.
     """
-    plan = draw(scenario, Streams(seed), scenario.quiet_us)
+    plan = draw(scenario, Draws(seed), scenario.quiet_us)
     fixed, played = _quiet_us(scenario, config, None)
     factor = min(1.0, (duration_us - fixed) / (plan.faults_end_us + played))
     least_us = _least_session_us(scenario, config)

@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.processes import ProcessHost, ProcessWorld, RunContext
+from fencepost.simulation.lab.chaos.processes import ProcessHost, RunContext, RunProcesses
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
@@ -24,7 +24,7 @@ _LEAST_HEARTBEAT_MS: Final = 50
 class RealHost(ProcessHost):
     """A consumer's host. Each process is a new member; a static one keeps its instance id."""
 
-    def __init__(self, name: str, world: RealWorld, instance_id: str | None) -> None:
+    def __init__(self, name: str, world: ConsumerProcesses, instance_id: str | None) -> None:
         super().__init__(name, world)
         self.instance_id = instance_id
         self.protocol = world.scenario.group.protocol
@@ -60,7 +60,7 @@ class RealHost(ProcessHost):
         self._order(m.SubscribeOrder(*self.subscription))
 
 
-class RealWorld(ProcessWorld[RealHost, Scenario]):
+class ConsumerProcesses(RunProcesses[RealHost, Scenario]):
     """One run's world of consumers."""
 
     def __init__(
@@ -168,7 +168,7 @@ class RealClient(ProcessHost):
         self._order(m.Forgive())
 
 
-class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
+class RealApplication(RunProcesses[RealClient, StreamsScenario]):
     """One run's world of clients."""
 
     def __init__(

@@ -8,8 +8,8 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
-from fencepost.simulation.lab.explorer.group import GroupWorld, State
-from fencepost.simulation.lab.explorer.reduced import ReducedWorld
+from fencepost.simulation.lab.explorer.group import ExploredGroup, State
+from fencepost.simulation.lab.explorer.reduced import ReducedGroup
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS
 from fencepost.simulation.lab.explorer.space import Search, Walk
 
@@ -53,8 +53,8 @@ def explore(
         if kind not in FAULTS:
             hint = suggestion(kind, FAULTS, f"there are {', '.join(FAULTS)}")
             raise FencepostError(f"no fault is called {kind!r}; {hint}")
-    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
-    walk = Search[State](world if full else ReducedWorld(world), max_states, progress).run()
+    world = ExploredGroup(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
+    walk = Search[State](world if full else ReducedGroup(world), max_states, progress).run()
     return Exploration(
         world="consumer",
         members=members,

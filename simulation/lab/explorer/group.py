@@ -17,7 +17,7 @@ State: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int]
 although no process waits for a response; and the number of faults that may still happen."""
 
 
-class GroupWorld:
+class ExploredGroup:
     """`members` that subscribe to one topic, and up to `faults` faults of these kinds, at any time."""
 
     def __init__(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.simulation.judge.base import Finding
-from fencepost.simulation.lab.explorer.group import GroupWorld, State
+from fencepost.simulation.lab.explorer.group import ExploredGroup, State
 from fencepost.simulation.lab.explorer.space import Move
 from fencepost.simulation.lab.explorer.steps import Label, Local
 
@@ -24,10 +24,10 @@ class Run(NamedTuple):
     findings: tuple[Finding, ...]
 
 
-class ReducedWorld:
+class ReducedGroup:
     """The same group, with fewer states on its ways: docs/explorer.md says why no violation is missed."""
 
-    def __init__(self, world: GroupWorld) -> None:
+    def __init__(self, world: ExploredGroup) -> None:
         self._world = world
         self._steps = world.steps
         self._runs: dict[tuple[int, int, bool], tuple[Run, ...]] = {}

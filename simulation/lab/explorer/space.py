@@ -15,11 +15,11 @@ S = TypeVar("S", bound=Hashable)
 
 
 Move: TypeAlias = tuple[Any, S, bool, tuple[Finding, ...]]
-"""One thing that may happen next: its label, which `ExploredWorld.told` puts in words; the state then; true
+"""One thing that may happen next: its label, which `Explored.told` puts in words; the state then; true
 for a fault, which need not happen; and the findings."""
 
 
-class ExploredWorld(Protocol[S]):
+class Explored(Protocol[S]):
     """A world to walk through. A state is a value, and what can happen next follows from it alone."""
 
     def first(self) -> S:
@@ -68,7 +68,7 @@ class Search(Generic[S]):
     """
 
     def __init__(
-        self, world: ExploredWorld[S], max_states: int, progress: Callable[[int], None] = lambda _: None
+        self, world: Explored[S], max_states: int, progress: Callable[[int], None] = lambda _: None
     ) -> None:
         self._world = world
         self._max_states = max_states

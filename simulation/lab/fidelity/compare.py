@@ -69,7 +69,7 @@ class Violated(Violation, frozen=True, kw_only=True):
     run: str
 
 
-class ComparedWorld(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     """One world."""
 
     runs: int
@@ -105,8 +105,8 @@ class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     fitted: dict[str, str] | None
     """Settings of the latency model that was fitted, as `--set` takes them."""
-    simulated: ComparedWorld
-    real: ComparedWorld
+    simulated: ComparedSide
+    real: ComparedSide
     ratio: Ratio
     judged: list[Judged]
     """The verdict on each figure."""
@@ -291,11 +291,11 @@ def _of_world(measured: Measured, latencies: Latencies, *, real: bool) -> dict[s
     return chosen | {"heartbeats": latencies.beats}
 
 
-def _side(measured: Measured, runs: int, violated: list[Violated]) -> ComparedWorld:
+def _side(measured: Measured, runs: int, violated: list[Violated]) -> ComparedSide:
     rebalances, downtime, heartbeat = (
         _distribution(sorted(each.seconds for each in measured[figure])) for figure in FIGURES
     )
-    return ComparedWorld(
+    return ComparedSide(
         runs=runs,
         rebalances=rebalances,
         downtime=downtime,
@@ -312,7 +312,7 @@ def _distribution(ordered: Sequence[float]) -> Distribution:
     return Distribution(count=len(ordered), **at)
 
 
-def _ratio(ours: ComparedWorld, theirs: ComparedWorld) -> Ratio:
+def _ratio(ours: ComparedSide, theirs: ComparedSide) -> Ratio:
     return Ratio(
         rebalance_median=_over(ours.rebalances.median, theirs.rebalances.median),
         rebalance_p90=_over(ours.rebalances.p90, theirs.rebalances.p90),

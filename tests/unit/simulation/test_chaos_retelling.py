@@ -23,7 +23,7 @@ from fencepost.simulation.lab.chaos.events import (
     RunEvents,
     TopicImageChanged,
 )
-from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
+from fencepost.simulation.lab.chaos.replayed import ReplayedRun
 from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.rows import TraceRows
@@ -36,8 +36,8 @@ END_US = 1_000_000
 
 def retell(
     told: Iterable[tuple[int, str, Happening]], observers: Iterable[Observer] | None = None
-) -> ReplayedWorld:
-    replayed = ReplayedWorld(
+) -> ReplayedRun:
+    replayed = ReplayedRun(
         loads(SCENARIO),
         GroupCoordinatorConfig(),
         None,
@@ -69,7 +69,7 @@ def on(host: str, *events: m.Event) -> list:
     return [(event.t_us, host, event) for event in events]
 
 
-def broken(replayed: ReplayedWorld) -> set[str]:
+def broken(replayed: ReplayedRun) -> set[str]:
     return {violation.invariant for violation in replayed.violations}
 
 

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli.compare import _print
 from fencepost.simulation.lab.fidelity import compare
 from fencepost.simulation.lab.fidelity.compare import (
-    ComparedWorld,
+    ComparedSide,
     Distribution,
     FidelityComparison,
     Ratio,
@@ -41,7 +41,7 @@ def test_a_comparison_of_nothing_leaves_its_folder_to_the_next(error, tmp_path: 
 
 
 def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
-    side = ComparedWorld(
+    side = ComparedSide(
         runs=2,
         rebalances=Distribution(count=21, median=0.42, p90=1.5, p99=3.0, max=150.0),
         downtime=Distribution(),

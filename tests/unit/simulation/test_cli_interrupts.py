@@ -66,9 +66,9 @@ def test_an_ignored_interrupt_stays_ignored(capfd: pytest.CaptureFixture[str]) -
 
 
 def test_an_interrupted_walk_tells_what_it_had_found(number, capsys, monkeypatch):
-    from fencepost.simulation.lab.explorer.reduced import ReducedWorld
+    from fencepost.simulation.lab.explorer.reduced import ReducedGroup
 
-    has_settled, seen = ReducedWorld.has_settled, 0
+    has_settled, seen = ReducedGroup.has_settled, 0
 
     def interrupting(self: Any, state: Any) -> bool:
         nonlocal seen
@@ -77,7 +77,7 @@ def test_an_interrupted_walk_tells_what_it_had_found(number, capsys, monkeypatch
             signal.raise_signal(number)
         return has_settled(self, state)
 
-    monkeypatch.setattr(ReducedWorld, "has_settled", interrupting)
+    monkeypatch.setattr(ReducedGroup, "has_settled", interrupting)
     assert main(["explore", "--json"]) == 130
     found = json.loads(capsys.readouterr().out)
     assert found["interrupted"]

@@ -18,9 +18,9 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.cli import main
 from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens
-from fencepost.simulation.lab.explorer.group import GroupWorld
+from fencepost.simulation.lab.explorer.group import ExploredGroup
 from fencepost.simulation.lab.explorer.process import ExploredProcess
-from fencepost.simulation.lab.explorer.reduced import ReducedWorld
+from fencepost.simulation.lab.explorer.reduced import ReducedGroup
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS, Roles
 from fencepost.simulation.lab.explorer.space import Search, Walk
 from fencepost.simulation.mutants.registry import MUTANTS
@@ -38,8 +38,8 @@ def walk(
     max_states: int = 50_000,
     reduced: bool = False,
 ) -> Walk:
-    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=kinds, static=static)
-    return Search[Any](ReducedWorld(world) if reduced else world, max_states).run()
+    world = ExploredGroup(members=members, partitions=partitions, faults=faults, kinds=kinds, static=static)
+    return Search[Any](ReducedGroup(world) if reduced else world, max_states).run()
 
 
 LONG = pytest.param(1, 2, 1, marks=pytest.mark.long)
@@ -95,7 +95,7 @@ def test_a_search_that_stops_early_says_so() -> None:
 
 def happenings(**settings: Any) -> set[str]:
     """All that happens in a world, in words."""
-    world = GroupWorld(partitions=1, static=True, **settings)
+    world = ExploredGroup(partitions=1, static=True, **settings)
     seen, todo, told = {world.first()}, [world.first()], set()
     while todo:
         for label, after, _, _ in world.moves(todo.pop()):
@@ -153,8 +153,8 @@ WITHOUT_FAILOVER = tuple(kind for kind in USUAL_FAULTS if kind != "failover")
 def test_the_reduced_search_sees_the_same_states_once_all_that_is_alone_is_done(
     members: int, partitions: int, faults: int, kinds: tuple[str, ...], static: bool
 ) -> None:
-    world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=kinds, static=static)
-    reduced = ReducedWorld(world)
+    world = ExploredGroup(members=members, partitions=partitions, faults=faults, kinds=kinds, static=static)
+    reduced = ReducedGroup(world)
     full = Search(world, 1_000_000)
     few = Search(reduced, 1_000_000)
     assert full.run().complete
@@ -168,7 +168,7 @@ def test_the_reduced_search_sees_the_same_states_once_all_that_is_alone_is_done(
     assert len(few._numbers) < len(full._numbers)
 
 
-def _without_claims(world: GroupWorld, state: Any) -> tuple[object, ...]:
+def _without_claims(world: ExploredGroup, state: Any) -> tuple[object, ...]:
     """A state in which what a process has let go is not held for a moment longer."""
     coordinator, places, strays, left = state
     known = world.steps.processes
@@ -196,7 +196,7 @@ def test_the_reduced_search_sees_a_join_that_is_late() -> None:
 def test_steps_of_the_reduced_search_can_be_gone_one_by_one(kinds: tuple[str, ...]) -> None:
     with MUTANTS["target-told-early"].apply():
         found = walk(faults=1, kinds=kinds, reduced=True).violations[0]
-        world = GroupWorld(members=2, partitions=2, faults=1, kinds=kinds)
+        world = ExploredGroup(members=2, partitions=2, faults=1, kinds=kinds)
         state, wrong = world.first(), set[str]()
         for step in found.steps:
             _, state, _, findings = next(
@@ -320,7 +320,7 @@ def test_a_transition_that_is_not_in_the_table_is_found() -> None:
 def test_steps_lead_where_they_say() -> None:
     with MUTANTS["waits-for-itself"].apply():
         found, *_ = walk(faults=1).violations
-        world = GroupWorld(members=2, partitions=2, faults=1)
+        world = ExploredGroup(members=2, partitions=2, faults=1)
         state = world.first()
         for step in found.steps[:-1]:
             state = next(after for label, after, _, _ in world.moves(state) if world.told(label) == (step,))
@@ -332,7 +332,7 @@ def test_steps_lead_where_they_say() -> None:
 
 
 def test_what_is_frozen_thaws_to_the_same() -> None:
-    world = GroupWorld(members=2, partitions=2, faults=1, kinds=("breaks", "closes", "expires"))
+    world = ExploredGroup(members=2, partitions=2, faults=1, kinds=("breaks", "closes", "expires"))
     Search(world, 20_000).run()
     roles: Roles = world._steps.roles
     freezer = roles._freezer

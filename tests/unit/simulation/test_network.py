@@ -55,7 +55,7 @@ def losses() -> list[tuple[str, str, str, object]]:
 def network(loop: VirtualLoop, losses: list[tuple[str, str, str, object]]) -> Network:
     return Network(
         loop,
-        rng.Streams(5),
+        rng.Draws(5),
         latency=rng.uniform(1 * MS, 50 * MS),
         detection=rng.constant(200 * MS),
         on_loss=lambda member, broker, kind, request, now_us: losses.append((member, broker, kind, request)),
@@ -236,7 +236,7 @@ def test_a_rule_with_a_limit_is_spent_after_it():
 
 
 def test_a_rule_with_a_chance_picks_some():
-    rule = Matching(dropping, chance=0.25, rng=rng.Streams(1).random("x"))
+    rule = Matching(dropping, chance=0.25, rng=rng.Draws(1).random("x"))
     message = Message("m", "b", Direction.REQUEST, "x")
     dropped = sum(rule.judge(message) is Fate.DROP for _ in range(4000))
     assert 900 < dropped < 1100

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from fencepost.coordinator.codec.framing import FrameBuffer, RequestHeader
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import Damage, Matching, stalling
 from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames, ProxyExchange
 from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, spoiled, with_length
@@ -133,7 +133,7 @@ async def test_a_cleared_pipe_names_what_is_lost_and_sends_nothing(wire):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("frame", [b"x", bytes(range(200)), bytes(5_000)], ids=len)
 def test_damage_is_what_it_says(seed, frame):
-    rng = Streams(seed).random("damage")
+    rng = Draws(seed).random("damage")
     flipped = spoiled(frame, Damage.FLIP, rng)
     assert len(flipped) == len(frame) + 4
     assert flipped[:4] == with_length(frame)[:4]
@@ -149,5 +149,5 @@ def test_damage_is_what_it_says(seed, frame):
     wrong = spoiled(frame, Damage.LENGTH, rng)
     assert wrong[4:] == frame
     assert wrong[:4] != with_length(frame)[:4]
-    again = Streams(seed).random("damage")
+    again = Draws(seed).random("damage")
     assert [spoiled(frame, damage, again) for damage in Damage] == [flipped, with_length(left), wrong]

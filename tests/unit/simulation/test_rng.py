@@ -6,21 +6,21 @@ from fencepost.simulation.kernel import rng
 
 
 def test_streams_depend_on_seed_and_name_only():
-    a, b = rng.Streams(7), rng.Streams(7)
+    a, b = rng.Draws(7), rng.Draws(7)
     b.random("other").random()
     assert a.random("x").random() == b.random("x").random()
     assert a.random("x").random() != a.random("y").random()
-    assert a.random("x").random() != rng.Streams(8).random("x").random()
+    assert a.random("x").random() != rng.Draws(8).random("x").random()
 
 
 def test_a_known_seed_gives_known_draws():
-    streams = rng.Streams(1)
-    assert streams.uuid("topic/orders") == rng.Streams(1).uuid("topic/orders")
-    assert len(streams.uuid("topic/orders")) == 22
-    samples = streams.samples("link", rng.uniform(0, 1000))
+    draws = rng.Draws(1)
+    assert draws.uuid("topic/orders") == rng.Draws(1).uuid("topic/orders")
+    assert len(draws.uuid("topic/orders")) == 22
+    samples = draws.samples("link", rng.uniform(0, 1000))
     assert [samples.draw() for _ in range(3)] == [
-        rng.Streams(1).samples("link", rng.uniform(0, 1000)).draw(),
-        *_tail(rng.Streams(1).samples("link", rng.uniform(0, 1000)), 2),
+        rng.Draws(1).samples("link", rng.uniform(0, 1000)).draw(),
+        *_tail(rng.Draws(1).samples("link", rng.uniform(0, 1000)), 2),
     ]
 
 
@@ -39,7 +39,7 @@ def test_distributions_have_the_shape_they_are_named_for():
 
 
 def test_draws_follow_the_table():
-    samples = rng.Streams(3).samples("link", rng.uniform(0, 1000))
+    samples = rng.Draws(3).samples("link", rng.uniform(0, 1000))
     draws = [samples.draw() for _ in range(20_000)]
     assert 485 < sum(draws) / len(draws) < 515
     assert len(set(draws)) > 900

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.sac.states import SacMemberState
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.rng import Streams, constant
+from fencepost.simulation.kernel.rng import Draws, constant
 from fencepost.simulation.run import run
 from fencepost.simulation.sac.links import Links
 from fencepost.simulation.sac.world import SacWorld, prepare
@@ -289,7 +289,7 @@ def test_the_one_that_answers_too_early_is_found() -> None:
 class TestLinks:
     def make(self) -> tuple[VirtualLoop, Links, list[str]]:
         loop = VirtualLoop()
-        links = Links(loop, Streams(1), constant(1_000), constant(5 * SECOND))
+        links = Links(loop, Draws(1), constant(1_000), constant(5 * SECOND))
         return loop, links, []
 
     def test_a_short_cut_only_delays(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.kernel.rng import Streams, quantiles
+from fencepost.simulation.kernel.rng import Draws, quantiles
 from fencepost.simulation.kernel.supervisor import Supervisor
 
 
@@ -42,7 +42,7 @@ class Scene:
         self.time, self.host, self.goes_on = Time(), Host(), True
         self.supervisor = Supervisor(
             self.time,
-            Streams(1),
+            Draws(1),
             start=quantiles(lambda share: 10),
             restart=quantiles(lambda share: 500),
             goes_on=lambda: self.goes_on,

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fencepost import SimulatedWorld, run_simulated
 from fencepost.simulation.kernel.loop import OutsideWorld
-from fencepost.simulation.kernel.rng import Streams, constant
+from fencepost.simulation.kernel.rng import Draws, constant
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
@@ -27,10 +27,10 @@ from fencepost.simulation.world.substitutes import Machine, substituted
 def virtually(main: Callable[[], Awaitable[Any]], *, seed: int = 1, latency_us: int = 1_000) -> Any:
     """Run a coroutine function on the loop of a world."""
     loop = WorldLoop(max_events=1_000_000)
-    streams = Streams(seed)
-    loop.network = VirtualNetwork(loop, streams, constant(latency_us))
+    draws = Draws(seed)
+    loop.network = VirtualNetwork(loop, draws, constant(latency_us))
     try:
-        with substituted(Machine(loop, streams)):
+        with substituted(Machine(loop, draws)):
             return loop.run_until_complete(_alone(main))
     finally:
         for transport in tuple(loop._transports.values()):
