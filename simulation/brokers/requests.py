@@ -28,15 +28,6 @@ REQUEST_VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
 }
 
-COORDINATOR_ABSENT: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-    }
-)
-"""The errors while a coordinator is not ready yet."""
-
 _ASSIGNORS: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": "range",

@@ -24,7 +24,8 @@ from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, 
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.simulation.brokers.address import kafka_addresses
 from fencepost.simulation.brokers.connection import BrokerConnection
-from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, ClusterRequests, poll
+from fencepost.simulation.brokers.requests import ClusterRequests, poll
+from fencepost.simulation.judge.base import OF_LOG
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 
 MemberProtocol: TypeAlias = Literal["consumer", "streams", "classic"]
@@ -43,7 +44,7 @@ _EMPTIED_S = 5.0
 """Maximum time for which a group to be deleted may have members, after the run's own have left, in seconds.
 """
 _PAUSE_S = 0.05
-_RETRIED = COORDINATOR_ABSENT | frozenset(
+_RETRIED = OF_LOG | frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.INVALID_REPLICATION_FACTOR,  # too few brokers are registered at the moment

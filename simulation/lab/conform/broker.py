@@ -23,11 +23,11 @@ from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, Topic
 from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.brokers.requests import (
-    COORDINATOR_ABSENT,
     REQUEST_VERSIONS,
     ClusterRequests,
     poll,
 )
+from fencepost.simulation.judge.base import OF_LOG
 
 CLIENT_ID: Final = "fencepost-conform"
 _VISIBLE_S: Final = 10.0
@@ -105,7 +105,7 @@ class ReferenceBroker:
         `__consumer_offsets`."""
         found = await poll(
             lambda: self._requests.find_coordinator(group_id),
-            lambda found: found.node is not None or found.error_code not in COORDINATOR_ABSENT,
+            lambda found: found.node is not None or found.error_code not in OF_LOG,
             lambda found: (
                 f"no coordinator for groups: {found.error_code.name} for {READY_S:g} s;"
                 " are there as many brokers as __consumer_offsets is to have replicas?"

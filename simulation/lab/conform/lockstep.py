@@ -20,7 +20,8 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeResponse
 from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
-from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, poll
+from fencepost.simulation.brokers.requests import poll
+from fencepost.simulation.judge.base import OF_LOG
 from fencepost.simulation.lab.conform.broker import READY_S, ReferenceBroker, await_topics
 from fencepost.simulation.lab.conform.classic_requests import MAY_WAIT
 from fencepost.simulation.lab.conform.deviations import (
@@ -239,7 +240,7 @@ class Lockstep:
 
         await poll(
             error_code,
-            lambda code: code not in COORDINATOR_ABSENT,
+            lambda code: code not in OF_LOG,
             lambda code: f"the coordinator of {group_id}: {code.name} for {READY_S:g} s",
             limit_s=READY_S,
             pause_s=_RETRY_S,
