@@ -25,7 +25,7 @@ from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.ownership import ClassicOwnership
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original
 
 _DEPLOY: Final = ("classic-rolling-deploy",)
 _SLOW: Final = ("classic-slow-members",)
@@ -33,7 +33,19 @@ _STATIC: Final = ("classic-static-members",)
 _RESTARTS_AFTER: Final = 3
 
 
+CLASSIC_MUTANTS: Final = Mutants()
+
+
+@CLASSIC_MUTANTS.bug(
+    "eager-keeps-partitions",
+    UNREPORTED,
+    "classic-joins",
+    _DEPLOY,
+    (ClassicOwnership, "prepare"),
+    overrides=("group.partition_assignment_strategy=range",),
+)
 def _keeps_partitions(prepare: Original, self: ClassicOwnership, *arguments: Any) -> bool:
+    """A member with an eager assignor joins again without releasing its partitions."""
     was, self.cooperative = self.cooperative, True
     try:
         return bool(prepare(self, *arguments))
@@ -41,9 +53,17 @@ def _keeps_partitions(prepare: Original, self: ClassicOwnership, *arguments: Any
         self.cooperative = was
 
 
+@CLASSIC_MUTANTS.bug(
+    "cooperative-gives-at-once",
+    "KIP-429",
+    "classic-assignment",
+    _DEPLOY,
+    (CooperativeStickyAssignor, "assign"),
+)
 def _gives_away_at_once(
     assign: Original, self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
 ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
+    """A leader with the cooperative assignor assigns partitions that other members still own."""
     told = []
     for member in members:
         subscription = member.subscription
@@ -54,220 +74,141 @@ def _gives_away_at_once(
     return given
 
 
+@CLASSIC_MUTANTS.bug(
+    "generations-restart", UNREPORTED, "classic-generations", _DEPLOY, (ClassicGroup, "next_generation")
+)
 def _restarts(next_generation: Original, self: ClassicGroup, now_ms: int) -> None:
+    """Generation 3 is followed by generation 1."""
     if self.generation == _RESTARTS_AFTER:
         self.generation = 0
     next_generation(self, now_ms)
 
 
+@CLASSIC_MUTANTS.bug(
+    "any-generation", UNREPORTED, "classic-answers commit-fenced", _DEPLOY, (sessions, "check_generation")
+)
 def _any_generation(
     _: Original, group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
 ) -> ClassicGroupMember:
+    """The coordinator accepts heartbeats and commits of any generation."""
     return group.check_member(member_id, instance_id)
 
 
+@CLASSIC_MUTANTS.bug(
+    "last-assignment-written", UNREPORTED, "classic-record", _DEPLOY, (ClassicGroupMember, "record")
+)
 def _writes_the_last_one(
     record: Original, self: ClassicGroupMember, protocol: str | None, assignment: bytes
 ) -> GroupMetadataMember:
+    """The record of a generation has the previous generation's assignment."""
     written: GroupMetadataMember = record(self, protocol, self.assignment)
     return written
 
 
+@CLASSIC_MUTANTS.bug(
+    "upgraded-with-nothing",
+    UNREPORTED,
+    "one-claimant classic-migrates",
+    ("rolling-migration",),
+    (upgrade, "read_assignment"),
+)
 def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
+    """When a classic group becomes a consumer group, its members count as owning nothing."""
     return ConsumerProtocolAssignment(partitions={})
 
 
+@CLASSIC_MUTANTS.bug("first-members-alone", UNREPORTED, "classic-rounds", _DEPLOY, (rounds, "join_time_over"))
 def _nobody_comes_later(original: Original, step: ClassicStep) -> None:
-    """Members that arrive during the initial delay of an empty group do not join its first members."""
+    """The initial delay of an empty group is not extended when more members join."""
     step.group.new_member_added = False
     original(step)
 
 
+@CLASSIC_MUTANTS.bug(
+    "generation-never-synced", "KAFKA-12890", "timers-armed", _SLOW, (ClassicStep, "set_timer")
+)
+def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_ms: int) -> None:
+    """A generation whose leader left waits forever for its assignment."""
+    if kind is not GroupTimerKind.SYNC:
+        original(step, kind, length_ms)
+
+
+@CLASSIC_MUTANTS.bug("late-sync-stays", "KAFKA-12890", "classic-members", _SLOW, (rounds, "sync_time_over"))
+def _all_may_stay(_: Original, step: ClassicStep) -> None:
+    """Members that did not send SyncGroup in time stay in the group."""
+    if step.group.pending_syncs:
+        rounds.start(step)
+
+
+@CLASSIC_MUTANTS.bug(
+    "static-return-unwritten", "KAFKA-10284", "classic-record", _STATIC, (ClassicStep, "write")
+)
 def _is_not_written(original: Original, step: ClassicStep, value: GroupMetadataValue | None) -> None:
-    """A static member that returns changes only the state in memory."""
+    """No record has the new member id of a static member that returned."""
     if not step.group.is_in(ClassicGroupState.STABLE):
         original(step, value)
 
 
+@CLASSIC_MUTANTS.bug(
+    "returned-leader-assigns", "KAFKA-13435", "classic-joined", _STATIC, (join, "_in_generation")
+)
 def _assigns_anyway(original: Original, *arguments: Any, **named: Any) -> JoinGroupResponse:
-    """A leader that returned assigns again."""
+    """A static leader that returned is not told to keep the assignment."""
     told: JoinGroupResponse = original(*arguments, **named)
     return msgspec.structs.replace(told, skip_assignment=False)
 
 
+@CLASSIC_MUTANTS.bug("late-sync-gets-nothing", "KAFKA-9801", "classic-synced", _STATIC, (sync, "_assignment"))
 def _too_late_for_it(original: Original, group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
-    """A member that sends SyncGroup after the others have their assignment gets nothing."""
+    """A static member that returns to a Stable group gets an empty assignment."""
     given: SyncGroupResponse = original(group, assignment)
     stable = group.is_in(ClassicGroupState.STABLE)
     return msgspec.structs.replace(given, assignment=b"") if stable else given
 
 
-def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_ms: int) -> None:
-    """A generation waits for its assignment without a limit."""
-    if kind is not GroupTimerKind.SYNC:
-        original(step, kind, length_ms)
-
-
-def _all_may_stay(_: Original, step: ClassicStep) -> None:
-    """Members that did not sync in time join again, like the others."""
-    if step.group.pending_syncs:
-        rounds.start(step)
-
-
+@CLASSIC_MUTANTS.bug(
+    "never-downgraded", UNREPORTED, "classic-migrates", ("rolling-migration",), (downgrade, "may_downgrade")
+)
 def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
+    """A consumer group stays one after its last KIP-848 member left."""
     return False
 
 
+@CLASSIC_MUTANTS.bug(
+    "id-forgotten-with-generation",
+    "KAFKA-13419",
+    "classic-joins",
+    ("classic-static-members", "classic-slow-members"),
+    (ClassicMember, "_fenced"),
+)
 def _forgets_its_id(fenced: Original, self: ClassicMember, *, forget_id: bool) -> None:
+    """A member that gets ILLEGAL_GENERATION joins as a new one, and its old self stays in the group."""
     fenced(self, forget_id=True)
 
 
+@CLASSIC_MUTANTS.bug(
+    "revoked-and-not-joined", UNREPORTED, "reconciles-on", _DEPLOY, (ClassicOwnership, "reconcile")
+)
 def _never_joins_again(reconcile: Original, self: ClassicOwnership, *arguments: Any) -> bool:
-    """Nobody gets the partitions that a cooperative member revoked."""
+    """A member with a cooperative assignor revokes partitions and does not join again."""
     done = bool(reconcile(self, *arguments))
     self.rejoin_wanted = False
     return done
 
 
+@CLASSIC_MUTANTS.bug(
+    "expression-outlives-its-protocol",
+    "KAFKA-19720",
+    "classic-migrates",
+    ("static-migration",),
+    (heartbeat, "evaluate"),
+    overrides=('group.pattern="orders|payments"',),
+)
 def _expression_stays(
     original: Original, group: Any, soft: Any, old: ConsumerGroupMember, new: ConsumerGroupMember, **rest: Any
 ) -> Evaluated:
-    """A member that comes back with the classic protocol keeps the expression that it subscribed to."""
+    """A static member that comes back with the classic protocol keeps its regular expression."""
     if new.classic is not None:
         new = msgspec.structs.replace(new, subscribed_topic_regex=old.subscribed_topic_regex)
     evaluated: Evaluated = original(group, soft, old, new, **rest)
     return evaluated
-
-
-CLASSIC_MUTANTS: Final = (
-    Mutant(
-        "eager-keeps-partitions",
-        UNREPORTED,
-        "A member with an eager assignor joins again without releasing its partitions.",
-        ("classic-joins",),
-        _DEPLOY,
-        (instead_of(ClassicOwnership, "prepare", _keeps_partitions),),
-        ("group.partition_assignment_strategy=range",),
-    ),
-    Mutant(
-        "cooperative-gives-at-once",
-        "KIP-429",
-        "A leader with the cooperative assignor assigns partitions that other members still own.",
-        ("classic-assignment",),
-        _DEPLOY,
-        (instead_of(CooperativeStickyAssignor, "assign", _gives_away_at_once),),
-    ),
-    Mutant(
-        "generations-restart",
-        UNREPORTED,
-        "Generation 3 is followed by generation 1.",
-        ("classic-generations",),
-        _DEPLOY,
-        (instead_of(ClassicGroup, "next_generation", _restarts),),
-    ),
-    Mutant(
-        "any-generation",
-        UNREPORTED,
-        "The coordinator accepts heartbeats and commits of any generation.",
-        ("classic-answers", "commit-fenced"),
-        _DEPLOY,
-        (instead_of(sessions, "check_generation", _any_generation),),
-    ),
-    Mutant(
-        "last-assignment-written",
-        UNREPORTED,
-        "The record of a generation has the previous generation's assignment.",
-        ("classic-record",),
-        _DEPLOY,
-        (instead_of(ClassicGroupMember, "record", _writes_the_last_one),),
-    ),
-    Mutant(
-        "upgraded-with-nothing",
-        UNREPORTED,
-        "When a classic group becomes a consumer group, its members count as owning nothing.",
-        ("one-claimant", "classic-migrates"),
-        ("rolling-migration",),
-        (instead_of(upgrade, "read_assignment", _nothing),),
-    ),
-    Mutant(
-        "first-members-alone",
-        UNREPORTED,
-        "The initial delay of an empty group is not extended when more members join.",
-        ("classic-rounds",),
-        _DEPLOY,
-        (instead_of(rounds, "join_time_over", _nobody_comes_later),),
-    ),
-    Mutant(
-        "generation-never-synced",
-        "KAFKA-12890",
-        "A generation whose leader left waits forever for its assignment.",
-        ("timers-armed",),
-        _SLOW,
-        (instead_of(ClassicStep, "set_timer", _no_end),),
-    ),
-    Mutant(
-        "late-sync-stays",
-        "KAFKA-12890",
-        "Members that did not send SyncGroup in time stay in the group.",
-        ("classic-members",),
-        _SLOW,
-        (instead_of(rounds, "sync_time_over", _all_may_stay),),
-    ),
-    Mutant(
-        "static-return-unwritten",
-        "KAFKA-10284",
-        "No record has the new member id of a static member that returned.",
-        ("classic-record",),
-        _STATIC,
-        (instead_of(ClassicStep, "write", _is_not_written),),
-    ),
-    Mutant(
-        "returned-leader-assigns",
-        "KAFKA-13435",
-        "A static leader that returned is not told to keep the assignment.",
-        ("classic-joined",),
-        _STATIC,
-        (instead_of(join, "_in_generation", _assigns_anyway),),
-    ),
-    Mutant(
-        "late-sync-gets-nothing",
-        "KAFKA-9801",
-        "A static member that returns to a Stable group gets an empty assignment.",
-        ("classic-synced",),
-        _STATIC,
-        (instead_of(sync, "_assignment", _too_late_for_it),),
-    ),
-    Mutant(
-        "never-downgraded",
-        UNREPORTED,
-        "A consumer group stays one after its last KIP-848 member left.",
-        ("classic-migrates",),
-        ("rolling-migration",),
-        (instead_of(downgrade, "may_downgrade", _stays_as_it_is),),
-    ),
-    Mutant(
-        "id-forgotten-with-generation",
-        "KAFKA-13419",
-        "A member that gets ILLEGAL_GENERATION joins as a new one, and its old self stays in the group.",
-        ("classic-joins",),
-        ("classic-static-members", "classic-slow-members"),
-        (instead_of(ClassicMember, "_fenced", _forgets_its_id),),
-    ),
-    Mutant(
-        "revoked-and-not-joined",
-        UNREPORTED,
-        "A member with a cooperative assignor revokes partitions and does not join again.",
-        ("reconciles-on",),
-        _DEPLOY,
-        (instead_of(ClassicOwnership, "reconcile", _never_joins_again),),
-    ),
-    Mutant(
-        "expression-outlives-its-protocol",
-        "KAFKA-19720",
-        "A static member that comes back with the classic protocol keeps its regular expression.",
-        ("classic-migrates",),
-        ("static-migration",),
-        (instead_of(heartbeat, "evaluate", _expression_stays),),
-        ('group.pattern="orders|payments"',),
-    ),
-)

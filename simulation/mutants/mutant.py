@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from unittest import mock
 
 UNREPORTED: Final = "no report"
@@ -14,6 +14,8 @@ UNREPORTED: Final = "no report"
 
 Original: TypeAlias = Callable[..., Any]
 """The function without the bug."""
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Replacement(NamedTuple):
@@ -90,3 +92,33 @@ class Mutant(NamedTuple):
             for each in self.replacements:
                 stack.enter_context(mock.patch.object(each.owner, each.attribute, each.made()))
             yield
+
+
+class Mutants(list[Mutant]):
+    """The known bugs of one area, in the order of the docs."""
+
+    def bug(
+        self,
+        name: str,
+        source: str,
+        expected: str,
+        scenarios: tuple[str, ...],
+        target: tuple[Any, str],
+        *,
+        also: tuple[Replacement, ...] = (),
+        overrides: tuple[str, ...] = (),
+        memory: tuple[dict[Any, Any], ...] = (),
+    ) -> Callable[[F], F]:
+        """Return a decorator of the function that replaces the `target`, an owner's attribute.
+
+        The mutant's summary is the function's docstring. `expected` has spaces between the invariants.
+        """
+
+        def add(faulty: F) -> F:
+            summary = " ".join((faulty.__doc__ or "").split())
+            replacements = (instead_of(*target, faulty), *also)
+            names = tuple(expected.split())
+            self.append(Mutant(name, source, summary, names, scenarios, replacements, overrides, memory))
+            return faulty
+
+        return add

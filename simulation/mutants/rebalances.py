@@ -22,61 +22,10 @@ from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Mutants, Original, instead_of
 
 _MISSED_MS: Final = 30_000
 """Time for which a new coordinator believes that it has heard from no member, in ms."""
-
-
-def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, contact: MemberContact) -> int:
-    whole: int = original(self, group_id, contact)
-    return contact.last_ms + (whole - contact.last_ms) // 2
-
-
-def _sessions_go_on(
-    original: Original, self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int
-) -> None:
-    """A session counts from before the load, although no heartbeat could arrive since."""
-    original(self, groups, now_ms)
-    for group_id, soft in self.groups.items():
-        for member_id, contact in soft.contacts.items():
-            contact.last_ms -= _MISSED_MS
-            self._arm_session(group_id, member_id, contact)
-
-
-def _return_is_a_change(
-    original: Original, group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any
-) -> Any:
-    """A static member that returns counts as a new one."""
-    found = original(group, old, new, *rest)
-    returned = replaced_id(group, new) is not None
-    return msgspec.structs.replace(found, raises_epoch=True) if returned else found
-
-
-def _nobody_else_hears(original: Original, *arguments: Any) -> tuple[Record, ...]:
-    records: tuple[Record, ...] = original(*arguments)
-    return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
-
-
-def _at_any_time(_: Original, *arguments: Any) -> bool:
-    return True
-
-
-def _silence_waits(
-    original: Original, member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any
-) -> Any:
-    """A heartbeat that lists no partitions only keeps the session alive."""
-    return member if owned is None else original(member, owned=owned, **named)
-
-
-def _from_scratch(original: Original, spec: GroupSpec) -> Any:
-    """If members subscribe to different topics, no member keeps anything."""
-    return original(msgspec.structs.replace(spec, targets={}))
-
-
-def _nothing_is_moved(_: Original, self: _Balancer, topic: Any) -> bool:
-    """Free partitions are assigned, but no partition is taken from members that have too much."""
-    return False
 
 
 def _with_range(change: Callable[[Assignor], Assignor]) -> Callable[[Any], Any]:
@@ -97,12 +46,6 @@ _lost: Final[dict[int, Commit]] = {}
 """Commits without a response, by the identity of their member's queue."""
 
 
-def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) -> Any:
-    if self._sent is not None:
-        _lost[id(self)] = self._sent
-    return original(self, token, now_ms)
-
-
 def _lost_is_sent_again(original: Original, self: Commits, token: int, response: Any, now_ms: int) -> Any:
     """A commit without a response is sent again after the commit that followed it."""
     found = original(self, token, response, now_ms)
@@ -112,76 +55,94 @@ def _lost_is_sent_again(original: Original, self: Commits, token: int, response:
     return found
 
 
-def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
-    """A new topic does not make expressions resolve again: only the refresh finds it."""
-    return original(*arguments, **{**named, "newest_topics": 0})
+REBALANCE_MUTANTS: Final = Mutants()
 
 
-REBALANCE_MUTANTS: Final = (
-    Mutant(
-        "half-sessions",
-        UNREPORTED,
-        "Sessions last half the session timeout.",
-        ("members-kept",),
-        ("coordinator-failover", "partitioned-members", "crash-and-return"),
-        (instead_of(SoftState, "_session_end_ms", _half),),
-    ),
-    Mutant(
-        "sessions-go-on",
-        UNREPORTED,
-        "A new coordinator counts session time from before it loaded.",
-        ("members-kept",),
-        ("coordinator-crash-loop", "rolling-deploy"),
-        (instead_of(ConsumerSoftState, "rebuild", _sessions_go_on),),
-    ),
-    Mutant(
-        "return-rebalances",
-        UNREPORTED,
-        "A static member that returns with the same subscription raises the group epoch.",
-        ("epoch-caused",),
-        ("static-rolling-deploy",),
-        (instead_of(heartbeats, "_change", _return_is_a_change),),
-    ),
-    Mutant(
-        "departure-raises-nothing",
-        UNREPORTED,
-        "A removed member does not raise the group epoch, so no member gets its partitions.",
-        ("epoch-caused",),
-        CHURN,
-        (instead_of(leaving, "removal_records", _nobody_else_hears),),
-    ),
-    Mutant(
-        "targets-too-often",
-        UNREPORTED,
-        "Each change computes a target at once and ignores the assignment interval.",
-        ("target-due",),
-        CHURN,
-        (instead_of(heartbeats, "may_assign_again", _at_any_time),),
-    ),
-    Mutant(
-        "heartbeat-moves-nobody",
-        UNREPORTED,
-        "A heartbeat without a partition list does not move its member to the target.",
-        ("heartbeat-reconciles",),
-        CHURN,
-        (instead_of(heartbeats, "reconcile", _silence_waits),),
-    ),
-    Mutant(
-        "mixed-from-scratch",
-        UNREPORTED,
-        "If subscriptions differ, the assignor ignores the previous target.",
-        ("target-sticky",),
-        ("mixed-subscriptions",),
-        (instead_of(uniform, "uniform_mixed", _from_scratch),),
-    ),
-    Mutant(
-        "mixed-unbalanced",
-        UNREPORTED,
-        "If subscriptions differ, the assignor takes nothing from members that have too much.",
-        ("target-balanced",),
-        ("mixed-subscriptions",),
-        (instead_of(_Balancer, "_balance", _nothing_is_moved),),
-    ),
+@REBALANCE_MUTANTS.bug(
+    "half-sessions",
+    UNREPORTED,
+    "members-kept",
+    ("coordinator-failover", "partitioned-members", "crash-and-return"),
+    (SoftState, "_session_end_ms"),
+)
+def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, contact: MemberContact) -> int:
+    """Sessions last half the session timeout."""
+    whole: int = original(self, group_id, contact)
+    return contact.last_ms + (whole - contact.last_ms) // 2
+
+
+@REBALANCE_MUTANTS.bug(
+    "sessions-go-on",
+    UNREPORTED,
+    "members-kept",
+    ("coordinator-crash-loop", "rolling-deploy"),
+    (ConsumerSoftState, "rebuild"),
+)
+def _sessions_go_on(
+    original: Original, self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int
+) -> None:
+    """A new coordinator counts session time from before it loaded."""
+    original(self, groups, now_ms)
+    for group_id, soft in self.groups.items():
+        for member_id, contact in soft.contacts.items():
+            contact.last_ms -= _MISSED_MS
+            self._arm_session(group_id, member_id, contact)
+
+
+@REBALANCE_MUTANTS.bug(
+    "return-rebalances", UNREPORTED, "epoch-caused", ("static-rolling-deploy",), (heartbeats, "_change")
+)
+def _return_is_a_change(
+    original: Original, group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any
+) -> Any:
+    """A static member that returns with the same subscription raises the group epoch."""
+    found = original(group, old, new, *rest)
+    returned = replaced_id(group, new) is not None
+    return msgspec.structs.replace(found, raises_epoch=True) if returned else found
+
+
+@REBALANCE_MUTANTS.bug(
+    "departure-raises-nothing", UNREPORTED, "epoch-caused", CHURN, (leaving, "removal_records")
+)
+def _nobody_else_hears(original: Original, *arguments: Any) -> tuple[Record, ...]:
+    """A removed member does not raise the group epoch, so no member gets its partitions."""
+    records: tuple[Record, ...] = original(*arguments)
+    return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
+
+
+@REBALANCE_MUTANTS.bug("targets-too-often", UNREPORTED, "target-due", CHURN, (heartbeats, "may_assign_again"))
+def _at_any_time(_: Original, *arguments: Any) -> bool:
+    """Each change computes a target at once and ignores the assignment interval."""
+    return True
+
+
+@REBALANCE_MUTANTS.bug(
+    "heartbeat-moves-nobody", UNREPORTED, "heartbeat-reconciles", CHURN, (heartbeats, "reconcile")
+)
+def _silence_waits(
+    original: Original, member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any
+) -> Any:
+    """A heartbeat without a partition list does not move its member to the target."""
+    return member if owned is None else original(member, owned=owned, **named)
+
+
+@REBALANCE_MUTANTS.bug(
+    "mixed-from-scratch", UNREPORTED, "target-sticky", ("mixed-subscriptions",), (uniform, "uniform_mixed")
+)
+def _from_scratch(original: Original, spec: GroupSpec) -> Any:
+    """If subscriptions differ, the assignor ignores the previous target."""
+    return original(msgspec.structs.replace(spec, targets={}))
+
+
+@REBALANCE_MUTANTS.bug(
+    "mixed-unbalanced", UNREPORTED, "target-balanced", ("mixed-subscriptions",), (_Balancer, "_balance")
+)
+def _nothing_is_moved(_: Original, self: _Balancer, topic: Any) -> bool:
+    """If subscriptions differ, the assignor takes nothing from members that have too much."""
+    return False
+
+
+REBALANCE_MUTANTS.append(
     Mutant(
         "ranges-by-member-id",
         UNREPORTED,
@@ -189,22 +150,33 @@ REBALANCE_MUTANTS: Final = (
         ("target-balanced",),
         ("range-assignor",),
         (instead_of(assignors, "BUILT_IN", _with_range(_by_member_id)),),
-    ),
-    Mutant(
-        "retry-overtakes",
-        UNREPORTED,
-        "A commit without a response is sent again after a newer commit.",
-        ("offsets-advance",),
-        ("manual-commits", "rolling-deploy", "lossy-network"),
-        (instead_of(Commits, "failed", _lost_is_kept), instead_of(Commits, "answered", _lost_is_sent_again)),
-        memory=(_lost,),
-    ),
-    Mutant(
-        "new-topics-wait",
-        UNREPORTED,
-        "A topic that an expression matches is found only at the next refresh.",
-        ("expressions-resolved",),
-        ("regex-subscriptions",),
-        (instead_of(regular_expressions, "to_resolve", _new_topics_wait),),
-    ),
+    )
 )
+
+
+@REBALANCE_MUTANTS.bug(
+    "retry-overtakes",
+    UNREPORTED,
+    "offsets-advance",
+    ("manual-commits", "rolling-deploy", "lossy-network"),
+    (Commits, "failed"),
+    also=(instead_of(Commits, "answered", _lost_is_sent_again),),
+    memory=(_lost,),
+)
+def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) -> Any:
+    """A commit without a response is sent again after a newer commit."""
+    if self._sent is not None:
+        _lost[id(self)] = self._sent
+    return original(self, token, now_ms)
+
+
+@REBALANCE_MUTANTS.bug(
+    "new-topics-wait",
+    UNREPORTED,
+    "expressions-resolved",
+    ("regex-subscriptions",),
+    (regular_expressions, "to_resolve"),
+)
+def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
+    """A topic that an expression matches is found only at the next refresh."""
+    return original(*arguments, **{**named, "newest_topics": 0})

@@ -37,7 +37,7 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Mutants, Original, instead_of
 
 _Targets = Mapping[MemberId, Partitions]
 
@@ -87,43 +87,139 @@ def _forgets_the_target_before(uniform: Assignor, spec: GroupSpec) -> _Targets:
     return uniform(msgspec.structs.replace(spec, targets={}))
 
 
+def _assignor(
+    name: str, summary: str, expected: str, change: Callable[[Assignor, GroupSpec], _Targets]
+) -> Mutant:
+    patch = instead_of(assignors, "BUILT_IN", _with_uniform(change))
+    return Mutant(name, UNREPORTED, summary, (expected,), CHURN, (patch,))
+
+
+SLIPS: Final = Mutants()
+
+
+SLIPS.append(
+    _assignor(
+        "partition-forgotten",
+        "The assignor assigns one partition to no member.",
+        "target-covers",
+        _forgets_a_partition,
+    )
+)
+
+
+SLIPS.append(
+    _assignor(
+        "partition-given-twice",
+        "The assignor gives a partition to two members.",
+        "target-exclusive",
+        _gives_a_partition_twice,
+    )
+)
+
+
+SLIPS.append(
+    _assignor(
+        "all-to-one",
+        "The assignor gives a whole topic to one member.",
+        "target-balanced",
+        _gives_everything_to_one,
+    )
+)
+
+
+SLIPS.append(
+    _assignor(
+        "restless-assignor",
+        "The assignor ignores the previous target.",
+        "target-sticky",
+        _forgets_the_target_before,
+    )
+)
+
+
+@SLIPS.bug(
+    "waits-for-itself",
+    "KAFKA-19449",
+    "unreleased-waits",
+    ("churn",),
+    (reconciliation, "_next"),
+    overrides=("group.members=2", 'application.callback={median="8s", p99="20s"}'),
+)
 def _own_revocation_blocks(original: Original, member: ConsumerGroupMember, *rest: Any) -> Any:
-    """A member waits for partitions that only it was to revoke."""
+    """Partitions that a member must revoke itself count as held by another member."""
     found = original(member, *rest)
     waits = original(msgspec.structs.replace(member, pending_revocation={}), *rest)
     return waits if member.pending_revocation else found
 
 
+@SLIPS.bug(
+    "revocation-without-state",
+    UNREPORTED,
+    "revocation-state",
+    ("regex-subscriptions", "swarm"),
+    (reconciliation, "_shrink"),
+)
 def _shrinks_without_a_state(
     original: Original, member: ConsumerGroupMember, *rest: Any, **named: Any
 ) -> Any:
+    """A member that must revoke topics it unsubscribed from stays STABLE."""
     found = original(member, *rest, **named)
     return msgspec.structs.replace(found, state=member.state)
 
 
+@SLIPS.bug("target-ahead", UNREPORTED, "epochs-ordered", CHURN, (heartbeats, "compute_target"))
 def _epoch_too_high(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
+    """A target gets an epoch one above the group epoch."""
     return original(*arguments, epoch=epoch + 1, **named)
 
 
+@SLIPS.bug(
+    "target-epoch-restarts",
+    UNREPORTED,
+    "epochs-monotone assignment-epochs",
+    CHURN,
+    (heartbeats, "compute_target"),
+)
 def _epochs_in_a_circle(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
+    """Target epochs start again from 1."""
     return original(*arguments, epoch=1 + epoch % 3, **named)
 
 
+@SLIPS.bug(
+    "regex-topics-unnoticed",
+    "KAFKA-18916",
+    "progress metadata-hash",
+    ("growing-topics",),
+    (ConsumerGroup, "is_subscribed_to"),
+    overrides=("group.topics=[]", 'group.pattern=".*"'),
+)
 def _regex_topics_are_not_noticed(_: Original, self: ConsumerGroup, topic: str) -> bool:
+    """The coordinator ignores changes of topics that only a regular expression matches."""
     return topic in self.counts.by_name
 
 
+@SLIPS.bug(
+    "expressions-kept",
+    UNREPORTED,
+    "regexes-subscribed",
+    ("regex-subscriptions",),
+    (leaving, "removal_records"),
+)
 def _keeps_expressions(original: Original, *arguments: Any) -> tuple[Record, ...]:
+    """The resolution of a regular expression stays after its last subscriber left."""
     records: tuple[Record, ...] = original(*arguments)
     return tuple(r for r in records if not isinstance(r.key, ConsumerGroupRegularExpressionKey))
 
 
+@SLIPS.bug("other-digest", UNREPORTED, "metadata-hash", CHURN, (heartbeats, "metadata_hash"))
 def _wrong_digest(_: Original, names: Iterable[str], image: Any) -> int:
+    """The digest of the group's topics does not depend on the topics."""
     return 7 + len(list(names))
 
 
+@SLIPS.bug("refusal-writes", UNREPORTED, "failed-changes-nothing", LOSSES, (ConsumerGroups, "heartbeat"))
 def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
-    """A refused heartbeat raises the group epoch nevertheless."""
+    """A refused heartbeat raises the group epoch."""
     outcome: Outcome = original(self, request, now_ms)
     reply, group = outcome.reply, self.groups.get(request.group_id)
     if group is None or not isinstance(reply, ConsumerGroupHeartbeatResponse) or not reply.error_code:
@@ -132,21 +228,36 @@ def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_
     return Outcome(records=(Record(ConsumerGroupMetadataKey(group.group_id), value),), reply=reply)
 
 
-def _no_fence(_: Original, group: Any, request: Any) -> None: ...
+@SLIPS.bug(
+    "commits-unfenced",
+    UNREPORTED,
+    "commit-fenced",
+    ("frozen-members", *LOSSES),
+    (offset_fencing, "check_commit"),
+)
+def _no_fence(_: Original, group: Any, request: Any) -> None:
+    """The coordinator accepts any commit, whatever its member and epoch."""
 
 
+@SLIPS.bug(
+    "offset-one-too-far", UNREPORTED, "at-least-once fetch-equals-commit", CHURN, (fetching, "_position")
+)
 def _one_too_far(original: Original, value: Any) -> Any:
+    """A fetched offset skips a record."""
     found = original(value)
     return msgspec.structs.replace(found, offset=found.offset + 1)
 
 
+@SLIPS.bug("tombstones-out-of-order", UNREPORTED, "journal-batches", CHURN, (leaving, "member_tombstones"))
 def _other_tombstones(original: Original, group_id: str, member_id: MemberId) -> tuple[Record, ...]:
+    """A member's tombstones are written in the wrong order."""
     current, target, metadata = original(group_id, member_id)
     return target, current, metadata
 
 
+@SLIPS.bug("tombstone-needs-a-member", "KAFKA-17306", "journal-replay", CHURN, (ConsumerGroup, "applied_by"))
 def _tombstone_needs_a_member(handlers: Mapping[type, Original]) -> Mapping[type, Original]:
-    """Replay demands the state that compaction has removed."""
+    """A tombstone fails the load if compaction has already removed its member."""
     original = handlers[ConsumerGroupCurrentMemberAssignmentKey]
 
     def apply_current_assignment(group: ConsumerGroup, key: Any, value: Any) -> None:
@@ -157,52 +268,94 @@ def _tombstone_needs_a_member(handlers: Mapping[type, Original]) -> Mapping[type
     return {**handlers, ConsumerGroupCurrentMemberAssignmentKey: apply_current_assignment}
 
 
+@SLIPS.bug(
+    "silent-in-callbacks",
+    UNREPORTED,
+    "heartbeats-go-on",
+    ("slow-callbacks-and-poll-timeouts",),
+    (ConsumerMember, "_keeps_session"),
+)
 def _silent_in_callbacks(original: Original, self: ConsumerMember) -> bool:
+    """A member sends no heartbeat while a callback runs."""
     return original(self) and self.callbacks.running is None
 
 
+@SLIPS.bug(
+    "sessions-never-end",
+    UNREPORTED,
+    "gone-members progress",
+    ("crash-and-return", "swarm"),
+    (SoftState, "session_is_over"),
+)
 def _never_over(_: Original, self: SoftState[Any, Any, Any], key: Any, now_ms: int) -> bool:
+    """Dead members stay in the group."""
     self.retry_later(key, now_ms + 60_000)
     return False
 
 
+@SLIPS.bug(
+    "members-rewritten",
+    UNREPORTED,
+    "quiet",
+    ("steady", "rolling-deploy"),
+    (ConsumerGroupMember, "with_heartbeat"),
+)
 def _always_heard_anew(original: Original, self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
+    """Every heartbeat writes the member's record again."""
     found: ConsumerGroupMember = msgspec.structs.replace(original(self, request))
     return found
 
 
-def _assignor(
-    name: str, summary: str, expected: str, change: Callable[[Assignor, GroupSpec], _Targets]
-) -> Mutant:
-    patch = instead_of(assignors, "BUILT_IN", _with_uniform(change))
-    return Mutant(name, UNREPORTED, summary, (expected,), CHURN, (patch,))
-
-
+@SLIPS.bug("stable-too-soon", UNREPORTED, "stable-owns-target", CHURN, (reconciliation, "_next"))
 def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
-    """A member whose target others still hold settles with its free part."""
+    """A member becomes STABLE once it has the free part of its target."""
     found: ConsumerGroupMember = original(*arguments)
     if found.state is not ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
         return found
     return msgspec.structs.replace(found, state=ConsumerGroupMemberState.STABLE)
 
 
+@SLIPS.bug(
+    "last-subscription-kept",
+    UNREPORTED,
+    "empty-group",
+    ("rolling-deploy", "crash-and-return"),
+    (SubscriptionCounts, "replace"),
+    overrides=("group.members=1",),
+)
 def _last_one_still_counts(original: Original, self: SubscriptionCounts, old: Any, new: Any) -> None:
-    """The subscription of the last member counts until another member joins."""
+    """The subscription of the last member stays after that member left."""
     last = self.by_name.copy()
     original(self, old, new)
     if new is None and not self.by_name:
         self.by_name = last
 
 
+@SLIPS.bug(
+    "subscribed-offsets-expire",
+    "KAFKA-4682",
+    "offsets-kept",
+    ("rolling-deploy", "steady"),
+    (expiry, "expired"),
+    overrides=(
+        "duration=5m",
+        "config.offsets.retention.minutes=1",
+        "config.offsets.retention.check.interval.ms=30000",
+    ),
+)
 def _nobody_subscribes(original: Original, *arguments: Any, **named: Any) -> tuple[Record, ...]:
+    """Offsets expire although members subscribe to their topics."""
     found: tuple[Record, ...] = original(*arguments, **{**named, "is_subscribed": lambda topic: False})
     return found
 
 
+@SLIPS.bug(
+    "fenced-and-joining", UNREPORTED, "transitions", ("frozen-members", *LOSSES), (ConsumerMember, "_move")
+)
 def _fenced_is_joining(
     original: Original, self: Any, event: ConsumerMemberEvent, target: ConsumerMemberState
 ) -> None:
-    """A fenced member joins at once, which the state table does not allow."""
+    """A fenced member joins before it has released what it owned."""
     if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
         original(self, event, target)
         return
@@ -210,207 +363,12 @@ def _fenced_is_joining(
     self.state = ConsumerMemberState.JOINING
 
 
+@SLIPS.bug("heartbeats-overlap", UNREPORTED, "one-in-flight", LOSSES, (ConsumerMember, "_heartbeat_due_ms"))
 def _does_not_wait_for_answers(original: Original, self: Any, now_ms: int) -> int | None:
-    """A due heartbeat is sent although the previous one has no response."""
+    """A due heartbeat does not wait for the response to the previous one."""
     heartbeats = self.heartbeats
     waits_for, heartbeats.in_flight = heartbeats.in_flight, None
     due_ms: int | None = original(self, now_ms)
     heartbeats.in_flight = waits_for
     is_due = due_ms is not None and now_ms >= due_ms
     return due_ms if waits_for is None or is_due else None
-
-
-SLIPS: Final = (
-    _assignor(
-        "partition-forgotten",
-        "The assignor assigns one partition to no member.",
-        "target-covers",
-        _forgets_a_partition,
-    ),
-    _assignor(
-        "partition-given-twice",
-        "The assignor gives a partition to two members.",
-        "target-exclusive",
-        _gives_a_partition_twice,
-    ),
-    _assignor(
-        "all-to-one",
-        "The assignor gives a whole topic to one member.",
-        "target-balanced",
-        _gives_everything_to_one,
-    ),
-    _assignor(
-        "restless-assignor",
-        "The assignor ignores the previous target.",
-        "target-sticky",
-        _forgets_the_target_before,
-    ),
-    Mutant(
-        "waits-for-itself",
-        "KAFKA-19449",
-        "Partitions that a member must revoke itself count as held by another member.",
-        ("unreleased-waits",),
-        ("churn",),
-        (instead_of(reconciliation, "_next", _own_revocation_blocks),),
-        ("group.members=2", 'application.callback={median="8s", p99="20s"}'),
-    ),
-    Mutant(
-        "revocation-without-state",
-        UNREPORTED,
-        "A member that must revoke topics it unsubscribed from stays STABLE.",
-        ("revocation-state",),
-        ("regex-subscriptions", "swarm"),
-        (instead_of(reconciliation, "_shrink", _shrinks_without_a_state),),
-    ),
-    Mutant(
-        "target-ahead",
-        UNREPORTED,
-        "A target gets an epoch one above the group epoch.",
-        ("epochs-ordered",),
-        CHURN,
-        (instead_of(heartbeats, "compute_target", _epoch_too_high),),
-    ),
-    Mutant(
-        "target-epoch-restarts",
-        UNREPORTED,
-        "Target epochs start again from 1.",
-        ("epochs-monotone", "assignment-epochs"),
-        CHURN,
-        (instead_of(heartbeats, "compute_target", _epochs_in_a_circle),),
-    ),
-    Mutant(
-        "regex-topics-unnoticed",
-        "KAFKA-18916",
-        "The coordinator ignores changes of topics that only a regular expression matches.",
-        ("progress", "metadata-hash"),
-        ("growing-topics",),
-        (instead_of(ConsumerGroup, "is_subscribed_to", _regex_topics_are_not_noticed),),
-        ("group.topics=[]", 'group.pattern=".*"'),
-    ),
-    Mutant(
-        "expressions-kept",
-        UNREPORTED,
-        "The resolution of a regular expression stays after its last subscriber left.",
-        ("regexes-subscribed",),
-        ("regex-subscriptions",),
-        (instead_of(leaving, "removal_records", _keeps_expressions),),
-    ),
-    Mutant(
-        "other-digest",
-        UNREPORTED,
-        "The digest of the group's topics does not depend on the topics.",
-        ("metadata-hash",),
-        CHURN,
-        (instead_of(heartbeats, "metadata_hash", _wrong_digest),),
-    ),
-    Mutant(
-        "refusal-writes",
-        UNREPORTED,
-        "A refused heartbeat raises the group epoch.",
-        ("failed-changes-nothing",),
-        LOSSES,
-        (instead_of(ConsumerGroups, "heartbeat", _refusal_writes),),
-    ),
-    Mutant(
-        "commits-unfenced",
-        UNREPORTED,
-        "The coordinator accepts any commit, whatever its member and epoch.",
-        ("commit-fenced",),
-        ("frozen-members", *LOSSES),
-        (instead_of(offset_fencing, "check_commit", _no_fence),),
-    ),
-    Mutant(
-        "offset-one-too-far",
-        UNREPORTED,
-        "A fetched offset skips a record.",
-        ("at-least-once", "fetch-equals-commit"),
-        CHURN,
-        (instead_of(fetching, "_position", _one_too_far),),
-    ),
-    Mutant(
-        "tombstones-out-of-order",
-        UNREPORTED,
-        "A member's tombstones are written in the wrong order.",
-        ("journal-batches",),
-        CHURN,
-        (instead_of(leaving, "member_tombstones", _other_tombstones),),
-    ),
-    Mutant(
-        "tombstone-needs-a-member",
-        "KAFKA-17306",
-        "A tombstone fails the load if compaction has already removed its member.",
-        ("journal-replay",),
-        CHURN,
-        (instead_of(ConsumerGroup, "applied_by", _tombstone_needs_a_member),),
-    ),
-    Mutant(
-        "silent-in-callbacks",
-        UNREPORTED,
-        "A member sends no heartbeat while a callback runs.",
-        ("heartbeats-go-on",),
-        ("slow-callbacks-and-poll-timeouts",),
-        (instead_of(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
-    ),
-    Mutant(
-        "sessions-never-end",
-        UNREPORTED,
-        "Dead members stay in the group.",
-        ("gone-members", "progress"),
-        ("crash-and-return", "swarm"),
-        (instead_of(SoftState, "session_is_over", _never_over),),
-    ),
-    Mutant(
-        "members-rewritten",
-        UNREPORTED,
-        "Every heartbeat writes the member's record again.",
-        ("quiet",),
-        ("steady", "rolling-deploy"),
-        (instead_of(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
-    ),
-    Mutant(
-        "stable-too-soon",
-        UNREPORTED,
-        "A member becomes STABLE once it has the free part of its target.",
-        ("stable-owns-target",),
-        CHURN,
-        (instead_of(reconciliation, "_next", _never_waits),),
-    ),
-    Mutant(
-        "last-subscription-kept",
-        UNREPORTED,
-        "The subscription of the last member stays after that member left.",
-        ("empty-group",),
-        ("rolling-deploy", "crash-and-return"),
-        (instead_of(SubscriptionCounts, "replace", _last_one_still_counts),),
-        ("group.members=1",),
-    ),
-    Mutant(
-        "subscribed-offsets-expire",
-        "KAFKA-4682",
-        "Offsets expire although members subscribe to their topics.",
-        ("offsets-kept",),
-        ("rolling-deploy", "steady"),
-        (instead_of(expiry, "expired", _nobody_subscribes),),
-        (
-            "duration=5m",
-            "config.offsets.retention.minutes=1",
-            "config.offsets.retention.check.interval.ms=30000",
-        ),
-    ),
-    Mutant(
-        "fenced-and-joining",
-        UNREPORTED,
-        "A fenced member joins before it has released what it owned.",
-        ("transitions",),
-        ("frozen-members", *LOSSES),
-        (instead_of(ConsumerMember, "_move", _fenced_is_joining),),
-    ),
-    Mutant(
-        "heartbeats-overlap",
-        UNREPORTED,
-        "A due heartbeat does not wait for the response to the previous one.",
-        ("one-in-flight",),
-        LOSSES,
-        (instead_of(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),
-    ),
-)

@@ -15,26 +15,42 @@ from fencepost.coordinator.streams import describe, groups, heartbeat, offset_fe
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import StreamsGroupState
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original
 
 FAILURES: Final = ("streams-failures",)
 STANDBY: Final = ("streams-standby-tasks",)
 
 
+STREAMS_GROUP_MUTANTS: Final = Mutants()
+
+
+@STREAMS_GROUP_MUTANTS.bug(
+    "task-given-too-soon", "KIP-1071, Reconciliation", "streams-one-owner", FAILURES, (TaskOwners, "active")
+)
 def _nobody_has_it(_: Original, self: TaskOwners, subtopology: str, partition: int) -> str | None:
+    """A member gets an active task before another member has released it."""
     return None
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "silence-confirms", "KIP-1071, Reconciliation", "streams-reconciles", FAILURES, (heartbeat, "reconcile")
+)
 def _silence_confirms(original: Original, member: Any, *, owned: Tasks | None, **others: Any) -> Any:
+    """A heartbeat without a task list counts as one of a member that owns no tasks."""
     return original(member, owned=NO_TASKS if owned is None else owned, **others)
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "end-without-rebalance", UNREPORTED, "streams-epochs", FAILURES, (groups, "removal_records")
+)
 def _nobody_is_told(original: Original, group: Any, member_ids: Any, release: Any) -> Any:
-    """A member leaves, and the group's epoch stays."""
+    """A member leaves a streams group, and the group epoch does not rise."""
     return original(group, member_ids, release)[:-1]
 
 
+@STREAMS_GROUP_MUTANTS.bug("task-left-out", UNREPORTED, "streams-target", FAILURES, (groups, "sticky"))
 def _one_task_left_out(original: Original, spec: Any) -> Any:
+    """The target of one member lacks its last task, which no member gets."""
     found = dict(original(spec))
     member_id = max(found)
     active = {one: numbers[:-1] for one, numbers in found[member_id].active.items() if numbers[:-1]}
@@ -42,193 +58,130 @@ def _one_task_left_out(original: Original, spec: Any) -> Any:
     return found
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "assignor-without-memory", UNREPORTED, "streams-sticky", FAILURES, (target, "TaskMember")
+)
 def _no_memory(_: Original, process_id: str, tasks: Tasks) -> TaskMember:
+    """The task assignor ignores the previous owners."""
     return TaskMember(process_id)
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "standby-dropped", "KAFKA-20899", "streams-standby", STANDBY, (_Assignment, "_stands_by_again")
+)
 def _full_member_drops_it(original: Original, self: Any, task: Any) -> bool:
-    """A standby task whose member has no room left counts as assigned."""
+    """A standby task whose member has no room left is assigned to no member."""
     return bool(original(self, task)) or bool(self._stood_by.get(task))
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "quota-stays", UNREPORTED, "streams-target", (*FAILURES, *STANDBY), (_Assignment, "_filled_active")
+)
+def _quota_stays(_: Original, self: _Assignment, count: int) -> None:
+    """Members keep a full share of active tasks, even if that leaves a new process without any."""
+
+
+@STREAMS_GROUP_MUTANTS.bug(
+    "internal-topics-not-created",
+    "KIP-1071, Topology Configuration",
+    "streams-topics",
+    ("streams-global-thread",),
+    (heartbeat, "_effects"),
+)
 def _creates_nothing(_: Original, group_id: str, configured: Any) -> tuple[()]:
+    """The coordinator does not create the changelogs that a topology needs."""
     return ()
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "streams-rejoin-fenced",
+    "KAFKA-19233",
+    "streams-answers",
+    ("streams-shutdown", "streams-failures"),
+    (heartbeat, "_member"),
+)
 def _rejoin_is_fenced(original: Original, group: Any, request: Any, around: Any) -> Any:
+    """A member that rejoins because its join response was lost is fenced."""
     if request.member_epoch == JOIN_EPOCH and request.member_id in group.members:
         raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "The member epoch is smaller than known.")
     return original(group, request, around)
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "tasks-only-on-joining", UNREPORTED, "streams-replies", FAILURES, (heartbeat, "_reply")
+)
 def _tasks_only_on_joining(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
+    """Only responses to joins carry tasks."""
     made = original(step, request, *others, **named)
     return made if request.member_epoch == JOIN_EPOCH else msgspec.structs.replace(made, tasks=None)
 
 
-def _hears_nobody(_: Original, self: SoftState[Any, Any, Any], *arguments: Any) -> None: ...
+@STREAMS_GROUP_MUTANTS.bug(
+    "heartbeats-unheard", UNREPORTED, "streams-sessions", FAILURES, (SoftState, "heard")
+)
+def _hears_nobody(_: Original, self: SoftState[Any, Any, Any], *arguments: Any) -> None:
+    """A session expires although its member sends heartbeats."""
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "first-joiner-takes-all",
+    "KAFKA-19829",
+    "streams-delays",
+    FAILURES,
+    (StreamsSoftState, "waits_for_members"),
+)
 def _waits_for_nobody(_: Original, self: StreamsSoftState, group_id: str) -> bool:
+    """The first member of a group gets all tasks at once, before others have joined."""
     return False
 
 
+@STREAMS_GROUP_MUTANTS.bug(
+    "gone-members-remembered", UNREPORTED, "streams-bookkeeping", FAILURES, (SoftState, "_forget")
+)
 def _remembers_the_gone(
     original: Original, self: SoftState[Any, Any, Any], group_id: str, member_id: str
 ) -> None:
+    """The last-contact times of members that left are kept."""
     original(self, group_id, member_id)
     self.groups[group_id].contacts[member_id] = MemberContact(self.now_ms)
 
 
-def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None: ...
+@STREAMS_GROUP_MUTANTS.bug(
+    "tasks-committed-by-anybody",
+    "KIP-1251",
+    "streams-commits",
+    ("streams-standby-tasks", "streams-frozen-clients"),
+    (offset_fencing, "check_commit"),
+)
+def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None:
+    """Fenced members, and members that lost a task, can still commit it."""
 
 
-def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
-    """The map of endpoints is sent with a member's own tasks, but not when the tasks of others change."""
-    made = original(step, request, *others, **named)
-    if made.tasks is None:
-        made = msgspec.structs.replace(made, partitions_by_endpoint=None)
-    return made
-
-
-def _quota_stays(_: Original, self: _Assignment, count: int) -> None: ...
-
-
+@STREAMS_GROUP_MUTANTS.bug(
+    "ready-group-not-described",
+    "KAFKA-19661",
+    "streams-described",
+    ("streams-other-applications",),
+    (describe, "describe"),
+)
 def _ready_once_heard(original: Original, group: Any, configured: Any) -> Any:
-    """A group counts as ready only if a heartbeat came since the coordinator loaded."""
+    """After a load, a ready group is described as NotReady until a member sends a heartbeat."""
     found = original(group, configured)
     if configured is None and group.members:
         found = msgspec.structs.replace(found, group_state=StreamsGroupState.NOT_READY)
     return found
 
 
-STREAMS_GROUP_MUTANTS: Final = (
-    Mutant(
-        "task-given-too-soon",
-        "KIP-1071, Reconciliation",
-        "A member gets an active task before another member has released it.",
-        ("streams-one-owner",),
-        FAILURES,
-        (instead_of(TaskOwners, "active", _nobody_has_it),),
-    ),
-    Mutant(
-        "silence-confirms",
-        "KIP-1071, Reconciliation",
-        "A heartbeat without a task list counts as one of a member that owns no tasks.",
-        ("streams-reconciles",),
-        FAILURES,
-        (instead_of(heartbeat, "reconcile", _silence_confirms),),
-    ),
-    Mutant(
-        "end-without-rebalance",
-        UNREPORTED,
-        "A member leaves a streams group, and the group epoch does not rise.",
-        ("streams-epochs",),
-        FAILURES,
-        (instead_of(groups, "removal_records", _nobody_is_told),),
-    ),
-    Mutant(
-        "task-left-out",
-        UNREPORTED,
-        "The target of one member lacks its last task, which no member gets.",
-        ("streams-target",),
-        FAILURES,
-        (instead_of(groups, "sticky", _one_task_left_out),),
-    ),
-    Mutant(
-        "assignor-without-memory",
-        UNREPORTED,
-        "The task assignor ignores the previous owners.",
-        ("streams-sticky",),
-        FAILURES,
-        (instead_of(target, "TaskMember", _no_memory),),
-    ),
-    Mutant(
-        "standby-dropped",
-        "KAFKA-20899",
-        "A standby task whose member has no room left is assigned to no member.",
-        ("streams-standby",),
-        STANDBY,
-        (instead_of(_Assignment, "_stands_by_again", _full_member_drops_it),),
-    ),
-    Mutant(
-        "quota-stays",
-        UNREPORTED,
-        "Members keep a full share of active tasks, even if that leaves a new process without any.",
-        ("streams-target",),
-        (*FAILURES, *STANDBY),
-        (instead_of(_Assignment, "_filled_active", _quota_stays),),
-    ),
-    Mutant(
-        "internal-topics-not-created",
-        "KIP-1071, Topology Configuration",
-        "The coordinator does not create the changelogs that a topology needs.",
-        ("streams-topics",),
-        ("streams-global-thread",),
-        (instead_of(heartbeat, "_effects", _creates_nothing),),
-    ),
-    Mutant(
-        "streams-rejoin-fenced",
-        "KAFKA-19233",
-        "A member that rejoins because its join response was lost is fenced.",
-        ("streams-answers",),
-        ("streams-shutdown", "streams-failures"),
-        (instead_of(heartbeat, "_member", _rejoin_is_fenced),),
-    ),
-    Mutant(
-        "tasks-only-on-joining",
-        UNREPORTED,
-        "Only responses to joins carry tasks.",
-        ("streams-replies",),
-        FAILURES,
-        (instead_of(heartbeat, "_reply", _tasks_only_on_joining),),
-    ),
-    Mutant(
-        "heartbeats-unheard",
-        UNREPORTED,
-        "A session expires although its member sends heartbeats.",
-        ("streams-sessions",),
-        FAILURES,
-        (instead_of(SoftState, "heard", _hears_nobody),),
-    ),
-    Mutant(
-        "first-joiner-takes-all",
-        "KAFKA-19829",
-        "The first member of a group gets all tasks at once, before others have joined.",
-        ("streams-delays",),
-        FAILURES,
-        (instead_of(StreamsSoftState, "waits_for_members", _waits_for_nobody),),
-    ),
-    Mutant(
-        "gone-members-remembered",
-        UNREPORTED,
-        "The last-contact times of members that left are kept.",
-        ("streams-bookkeeping",),
-        FAILURES,
-        (instead_of(SoftState, "_forget", _remembers_the_gone),),
-    ),
-    Mutant(
-        "tasks-committed-by-anybody",
-        "KIP-1251",
-        "Fenced members, and members that lost a task, can still commit it.",
-        ("streams-commits",),
-        ("streams-standby-tasks", "streams-frozen-clients"),
-        (instead_of(offset_fencing, "check_commit", _anybody_commits),),
-    ),
-    Mutant(
-        "ready-group-not-described",
-        "KAFKA-19661",
-        "After a load, a ready group is described as NotReady until a member sends a heartbeat.",
-        ("streams-described",),
-        ("streams-other-applications",),
-        (instead_of(describe, "describe", _ready_once_heard),),
-    ),
-    Mutant(
-        "endpoints-told-once",
-        "KIP-1071, Interactive Queries",
-        "A member is not notified when the tasks of other processes change.",
-        ("streams-endpoints",),
-        STANDBY,
-        (instead_of(heartbeat, "_reply", _map_is_told_once),),
-    ),
+@STREAMS_GROUP_MUTANTS.bug(
+    "endpoints-told-once",
+    "KIP-1071, Interactive Queries",
+    "streams-endpoints",
+    STANDBY,
+    (heartbeat, "_reply"),
 )
+def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
+    """A member is not notified when the tasks of other processes change."""
+    made = original(step, request, *others, **named)
+    if made.tasks is None:
+        made = msgspec.structs.replace(made, partitions_by_endpoint=None)
+    return made
