@@ -200,10 +200,9 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
 
                 await stack.enter_async_context(traced(endpoint, trace_topic, security))
             if control is not None:
-                from fencepost.simulation.control.serving import TOKEN_VARIABLE, controlled
+                from fencepost.simulation.control.serving import controlled
 
-                token = os.environ.get(TOKEN_VARIABLE) or None
-                url = await stack.enter_async_context(controlled(endpoint, control, token))
+                url = await stack.enter_async_context(controlled(endpoint, control))
                 on_ready = partial(on_ready, control=url)
             on_ready(endpoint.brokers)
             await endpoint.brokers.until_failure()

@@ -37,6 +37,8 @@ _MANY: Final = 1_000
 _EVENTS_AT_ONCE: Final = 500
 _EVENTS_EVERY_S: Final = 0.1
 """Time between two looks for new events, in seconds."""
+_HEALTHY_S: Final = 5.0
+"""Time within which brokers that serve do something else, in seconds."""
 _QUIET_LOOKS: Final = 100
 """Number of looks without an event after which the client is sent a comment, which shows if it is there."""
 
@@ -60,14 +62,13 @@ class ControlApp:
         self._token = token
         self._operations = tuple(operations())
         self._scopes: dict[str, tuple[KafkaScope[AsyncGroup], OpenScope]] = {}
-        self._document = msgspec.json.encode(document(self._operations, has_token=token is not None))
         self.is_closing = False
         """True if streams of events are to end."""
         routes: list[Route] = [
             Route("/openapi.json", self._openapi),
             Route("/health", self._health),
-            Route("/scopes", self._open_scope, methods=["POST"]),
-            Route("/scopes", self._list_scopes),
+            Route("/metrics", self._metrics),
+            Route("/scopes", self._all_scopes, methods=["GET", "POST"]),
         ]
         for each in self._operations:
             path = each.path.replace("{group}", "{group:path}")
@@ -81,7 +82,7 @@ class ControlApp:
             exception_handlers={
                 HTTPException: self._not_found,
                 WrongDocument: _refusing(400),
-                FencepostError: _refusing(422),
+                FencepostError: _refusing(409),
                 TimeoutError: _refusing(504),
             },
         )
@@ -113,8 +114,8 @@ class ControlApp:
         assert isinstance(error, HTTPException)
         path = request.url.path
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "another method")
-            return _refused(405, f"{request.method} {path}: expected {allowed}", error.headers)
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
+            return _refused(405, f"{request.method} {path}: expected {allowed}", {"Allow": allowed})
         if error.status_code != 404:
             return _refused(error.status_code, error.detail)
         paths = [each.path for each in self._operations]
@@ -135,7 +136,9 @@ class ControlApp:
                 return self._stream(kafka, int(since) if since.isdecimal() else arguments["since"])
             key = request.path_params.get(operation.place.key, "")
             result = await self._run(operation, operation.place.of(kafka, key), arguments)
-            return HTMLResponse(result) if operation.name == "timeline" else await _document(result)
+            if operation.name == "timeline":
+                return HTMLResponse(result)
+            return await _document(result or operation.empty)
 
         return endpoint
 
@@ -204,16 +207,15 @@ class ControlApp:
             )
         return self._scopes[name]
 
-    async def _open_scope(self, request: Request) -> Response:
+    async def _all_scopes(self, request: Request) -> Response:
+        if request.method != "POST":
+            return await _document([told for _, told in self._scopes.values()])
         wanted = NewScope(**read_arguments(NewScope, await _body(request)))
         scope = await asyncio.to_thread(self._kafka.scope, wanted.name, topics=wanted.topics)
         name = scope.prefix.removesuffix("-")
         told = OpenScope(name, scope.prefix, {each: scope.name(each) for each in wanted.topics})
         self._scopes[name] = scope, told
         return await _document(told)
-
-    async def _list_scopes(self, request: Request) -> Response:
-        return await _document([told for _, told in self._scopes.values()])
 
     async def _close_scope(self, request: Request) -> Response:
         name = request.path_params["scope"]
@@ -222,11 +224,23 @@ class ControlApp:
         return await _document(None)
 
     async def _openapi(self, request: Request) -> Response:
-        return Response(self._document, media_type="application/json")
+        described = document(self._operations, has_token=self._token is not None)
+        return Response(msgspec.json.encode(described), media_type="application/json")
 
     async def _health(self, request: Request) -> Response:
-        servers = await self._on_brokers(lambda: self._kafka.bootstrap_servers)
+        try:
+            async with asyncio.timeout(_HEALTHY_S):
+                servers = await self._on_brokers(lambda: self._kafka.bootstrap_servers)
+        except (TimeoutError, FencepostError):
+            return _refused(503, "the brokers do not serve")
         return await _document(Health("ok", servers))
+
+    async def _metrics(self, request: Request) -> Response:
+        from fencepost.simulation.control.metrics import exposition, samples_of
+
+        samples = await self._on_brokers(lambda: samples_of(self._kafka.endpoint))
+        written, media_type = await asyncio.to_thread(exposition, samples, request.headers.get("accept", ""))
+        return Response(written, headers={"Content-Type": media_type})
 
 
 def _is_address(host: str) -> bool:

@@ -17,7 +17,7 @@ _ERRORS: Final = {
     "401": "The token is missing or wrong.",
     "403": "A page of another origin sent the request.",
     "413": "The body is too long.",
-    "422": "The operation can't be carried out, and changed nothing; the text says why.",
+    "409": "The operation can't be carried out, and changed nothing; the text says why.",
     "504": "What was waited for did not happen in time; the text says what is missing.",
 }
 
@@ -89,7 +89,12 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
             "parameters": [_in_path("scope")],
         }
     }
-    paths["/health"] = {"get": _entry("health", "Return 200 while the brokers serve.", schema(Health))}
+    paths["/health"] = {
+        "get": _entry("health", "Return 200 while the brokers serve, otherwise 503.", schema(Health))
+    }
+    metrics = _entry("metrics", "Return metrics for Prometheus.", {"type": "string"})
+    metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+    paths["/metrics"] = {"get": metrics}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Control of fencepost serve", "version": version()},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, get_type_hints
+from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
@@ -82,6 +82,12 @@ class Operation(NamedTuple):
     result: Any
     """The type of the result in JSON."""
     method: Callable[..., Any]
+
+    @property
+    def empty(self) -> Any:
+        """The document of a result that is false: a list for an empty mapping that has no names as keys."""
+        made = get_origin(self.result) or self.result
+        return None if made is type(None) or made is Any else made()
 
     def of_document(self, found: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return the method's arguments, by place and by name, from those of a document."""

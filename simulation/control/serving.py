@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ipaddress
+import os
 import socket
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
@@ -49,14 +50,12 @@ class ControlAddress(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def controlled(
-    endpoint: EmbeddedEndpoint, address: ControlAddress, token: str | None
-) -> AsyncIterator[str]:
+async def controlled(endpoint: EmbeddedEndpoint, address: ControlAddress) -> AsyncIterator[str]:
     """Serve the control API of brokers on this loop, in another thread; the value is its address.
 
     :raises EnvironmentLacks: if it can't listen, or a library is missing.
     """
-    for library in ("starlette", "uvicorn"):
+    for library in ("prometheus_client", "starlette", "uvicorn"):
         if find_spec(library) is None:
             raise EnvironmentLacks(f"--control needs {library}: pip install 'fencepost[control]'")
     import uvicorn
@@ -64,6 +63,7 @@ async def controlled(
     from fencepost.simulation.control.app import ControlApp, ServedKafka
 
     listening = _listening(address)
+    token = os.environ.get(TOKEN_VARIABLE) or None
     app = ControlApp(ServedKafka(LoopThread.running("fencepost", "this server"), endpoint), token)
     server = uvicorn.Server(
         uvicorn.Config(

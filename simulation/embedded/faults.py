@@ -6,7 +6,8 @@ A rule waits for the next request that it applies to. The brokers behind it do n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -79,6 +80,8 @@ class FaultInjector:
         self._ended: dict[int, FaultRule] = {}
         """The newest rules that have ended, by their numbers."""
         self._count = 0
+        self.requests: Counter[int] = Counter()
+        """The number of requests that came to a handler, by API."""
         self._tables: list[_Handlers] = []
         self._members: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
@@ -151,7 +154,7 @@ class FaultInjector:
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """Return these handlers with the rules in front of them. The result changes with the rules."""
-        free = {key: partial(self._pass_on, handler) for key, handler in table.items()}
+        free = {key: partial(self._pass_on, key, handler) for key, handler in table.items()}
         ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
         handlers = _Handlers({}, free, ruled)
         self._tables.append(handlers)
@@ -235,7 +238,8 @@ class FaultInjector:
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    def _pass_on(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+    def _pass_on(self, key: int, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        self.requests[key] += 1
         if isinstance(request, logs.FetchRequest):
             self._note_fetched(request, asked.connection)
         reply = handler(services, request, asked)
@@ -247,24 +251,21 @@ class FaultInjector:
             self._note_fetched(request, asked.connection)
         rules = self._about(api, request, asked, services.node_id)
         if not rules:
-            return self._pass_on(handler, services, request, asked)
+            return self._pass_on(api, handler, services, request, asked)
         for rule in rules:
             rule.met += 1
             if rule.met == rule.times:
                 self.remove((rule,))
             self._note(api, request, asked, rule)
         by_action = {rule.action: rule for rule in rules}
+        if not NOT_CARRIED_OUT.isdisjoint(by_action):
+            self.requests[api] += 1
         if FaultAction.SILENT in by_action:
             return services.loop.create_future()  # until its client gives up
-        if FaultAction.DISCONNECT in by_action:
-            for each in self._connections():
-                if each.client_id == asked.context.client_id:
-                    each.close()
-        if FaultAction.DISCONNECT in by_action or FaultAction.LOSE_REQUEST in by_action:
-            raise Unanswered(f"a request of {api.name} was lost on purpose")
+        self._lose_request(api, by_action, asked)
         failing = by_action.get(FaultAction.ERROR)
         if failing is None or failing.error is None:
-            reply = self._pass_on(handler, services, request, asked)
+            reply = self._pass_on(api, handler, services, request, asked)
         else:
             reply = refused(handler, services, request, asked, failing.error, at_top=failing.at_top)
         lost = reply is None or FaultAction.LOSE_RESPONSE in by_action
@@ -278,6 +279,18 @@ class FaultInjector:
         if reply is NO_REPLY or not is_late:
             return self._answer(api, reply, changed)
         return services.loop.create_task(self._later(api, reply, changed))
+
+    def _lose_request(self, api: ApiKey, by_action: Container[FaultAction], asked: Asked) -> None:
+        """Close connections, if a rule is about that.
+
+        :raises Unanswered: then.
+        """
+        if FaultAction.DISCONNECT in by_action:
+            for each in self._connections():
+                if each.client_id == asked.context.client_id:
+                    each.close()
+        if FaultAction.DISCONNECT in by_action or FaultAction.LOSE_REQUEST in by_action:
+            raise Unanswered(f"a request of {api.name} was lost on purpose")
 
     def _names_on(self, asked: Asked) -> set[str | None]:
         """Return the ids of the members that use a connection.

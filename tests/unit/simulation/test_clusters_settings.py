@@ -66,7 +66,7 @@ def test_a_container_has_the_settings_of_a_process(name: str, count: int, node_i
 def test_containers_are_pinned_checked_and_on_loopback() -> None:
     found = services(COMPOSE_FILE.read_text(encoding="utf-8"))
     kafka = ["kafka", "kafka-1", "kafka-2", "kafka-3"]
-    assert list(found) == [*kafka, "rabbitmq", "spark-master", "spark-worker"]
+    assert list(found) == [*kafka, "fencepost", "rabbitmq", "spark-master", "spark-worker"]
     published = []
     for name, text in found.items():
         if name.startswith("kafka"):
@@ -74,6 +74,10 @@ def test_containers_are_pinned_checked_and_on_loopback() -> None:
             assert "healthcheck:" in text
             published += re.findall(r'^      - "(\S+):(\d+):9092"$', text, re.MULTILINE)
             assert ("profiles: [three]" in text) == (name != "kafka")
+        elif name == "fencepost":
+            assert "profiles: [fencepost]" in text
+            ports = re.findall(r'^      - "(\S+:\d+)"$', text, re.MULTILINE)
+            assert ports == ["127.0.0.1:29092:29092", "127.0.0.1:9644:9644"]
         elif name == "rabbitmq":
             assert f"image: rabbitmq:{RABBITMQ_VERSION}\n" in text
             assert "healthcheck:" in text

@@ -9,9 +9,15 @@ from typing import Any
 
 import httpx
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
+from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from fencepost import EmbeddedKafka
+from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.simulation.control.app import ControlApp, ServedKafka
 from fencepost.simulation.control.operations import NOT_OFFERED, NOT_SCOPED, PLACES, members_of, operations
 from fencepost.simulation.embedded.controls import EmbeddedClock
@@ -126,6 +132,7 @@ async def test_a_group_is_waited_for_and_fenced(http: httpx.AsyncClient, kafka: 
     one.join("orders")
     await asyncio.to_thread(one.confirm)
     (member,) = await waiting
+    assert await done(http.get("/groups/g/offsets")) == []
     assert (member["member_id"], len(member["assignment"])) == ("m", 4)
     assert member["assignment"][0] == {"topic": "orders", "partition": 0}
     assert await done(http.get("/groups")) == {"g": "Stable"}
@@ -170,12 +177,12 @@ async def test_scopes_do_not_see_each_other_and_leave_nothing(
     one, other = [await done(http.post("/scopes", json={"name": "t", "topics": {"in": 2}})) for _ in range(2)]
     assert (one["scope"], one["topics"], other["prefix"]) == ("t-1", {"in": "t-1-in"}, "t-2-")
     assert await done(http.get("/scopes/t-1/topics")) == {"t-1-in": 2}
-    told = await refused(http.post("/scopes/t-1/produce", json={"topic": "t-2-in", "values": ["x"]}), 422)
+    told = await refused(http.post("/scopes/t-1/produce", json={"topic": "t-2-in", "values": ["x"]}), 409)
     assert told == "topic 't-2-in' is not of this scope: expected a name like 't-1-t-2-in'"
-    told = await refused(http.get("/scopes/t-1/records?topic=t-1-on"), 422)
+    told = await refused(http.get("/scopes/t-1/records?topic=t-1-on"), 409)
     assert told == "there is no topic 't-1-on'; there are t-1-in"
-    await refused(http.get("/scopes/t-1/groups/t-2-g/members"), 422)
-    assert "would affect other scopes" in await refused(http.post("/scopes/t-1/restart"), 422)
+    await refused(http.get("/scopes/t-1/groups/t-2-g/members"), 409)
+    assert "would affect other scopes" in await refused(http.post("/scopes/t-1/restart"), 409)
 
     member = WireMember(kafka.bootstrap_servers, "t-1-g", "m")
     member.join("t-1-in")
@@ -183,7 +190,7 @@ async def test_scopes_do_not_see_each_other_and_leave_nothing(
     body = {"action": "error", "api": "ConsumerGroupHeartbeat", "error": "NOT_COORDINATOR", "times": None}
     added = await done(http.post("/scopes/t-2/add_fault", json=body))
     assert (await asyncio.to_thread(member.heartbeat)).error_code is ErrorCode.NONE
-    await refused(http.get(f"/scopes/t-1/faults/{added['fault']}/state"), 422)
+    await refused(http.get(f"/scopes/t-1/faults/{added['fault']}/state"), 409)
     assert await done(http.get("/scopes/t-1/groups")) == {"t-1-g": "Stable"}
     assert await done(http.get("/scopes/t-2/groups")) == {}
     assert {row["group"] for row in await done(http.get("/scopes/t-1/events"))} == {"", "t-1-g"}
@@ -194,7 +201,7 @@ async def test_scopes_do_not_see_each_other_and_leave_nothing(
     assert await done(http.get("/topics")) == {"orders": 4}
     assert await done(http.get("/groups")) == {}
     assert [each["is_over"] for each in await done(http.get("/faults"))] == [True]
-    assert "there is no scope 't-1'" in await refused(http.get("/scopes/t-1/topics"), 422)
+    assert "there is no scope 't-1'" in await refused(http.get("/scopes/t-1/topics"), 409)
 
 
 def test_a_violation_is_shown_in_the_scope_of_its_group(kafka: EmbeddedKafka) -> None:
@@ -206,6 +213,44 @@ def test_a_violation_is_shown_in_the_scope_of_its_group(kafka: EmbeddedKafka) ->
         assert "owned-honest" in [each.invariant for each in one.check()]
         assert other.check() == []
         assert kafka.check() == one.check()
+
+
+async def test_prometheus_own_parser_reads_the_metrics(http: httpx.AsyncClient, kafka: EmbeddedKafka) -> None:
+    kafka.produce("orders", *"abcde", partition=2)
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    one.confirm()
+    kafka.add_fault("error", "ConsumerGroupHeartbeat", error="COORDINATOR_NOT_AVAILABLE")
+    one.heartbeat()
+    commit = OffsetCommitCall(
+        group_id="g",
+        member_id="m",
+        member_epoch=one.epoch,
+        instance_id=None,
+        retention_time_ms=-1,
+        api_version=9,
+        topics=(OfTopic(name="orders", partitions=(CommittedPartition(2, OffsetAndMetadata(offset=3)),)),),
+    )
+    one.ask(ApiKey.OFFSET_COMMIT, commit)
+    for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
+        response = await http.get("/metrics", headers={"Accept": accept})
+        is_open = response.headers["content-type"].startswith("application/openmetrics-text")
+        assert is_open == accept.startswith("application")
+        parse = openmetrics_families if is_open else text_families
+        found = {
+            (sample.name, *dict(sorted(sample.labels.items())).values()): sample.value
+            for family in parse(response.text)
+            for sample in family.samples
+        }
+        assert found["fencepost_requests_total", "ConsumerGroupHeartbeat"] == 3
+        assert found["fencepost_fault_hits_total", "1"] == 1
+        assert found["fencepost_group_members", "g"] == 1
+        assert found["fencepost_group_state", "g", "Stable"] == 1
+        assert found["fencepost_group_committed_offset", "g", "2", "orders"] == 3
+        assert found["fencepost_group_lag", "g", "2", "orders"] == 2
+        assert found["fencepost_log_end_offset", "2", "orders"] == 5
+        assert found["fencepost_broker_up", "1"] == 1
+        assert found["fencepost_violations_total",] == 0
 
 
 # -- bad input --------------------------------------------------------------------------------------------
@@ -227,18 +272,18 @@ def test_a_violation_is_shown_in_the_scope_of_its_group(kafka: EmbeddedKafka) ->
         ("/produce", '{"topic":', 400, "Input data was truncated; expected a JSON object with topic, values"),
         ("/produce", "[]", 400, "Expected `object`, got `array`"),
         ("/produce", '{"topic": "orders", "values": [{"base64": "?"}]}', 400, "at `$.values[0].base64`"),
-        ("/fail_next", '{"api": "Comit", "error": "NOT_COORDINATOR"}', 422, "did you mean OffsetCommit or"),
-        ("/add_fault", '{"action": "slow"}', 422, "action 'slow' is unknown; known are error, lose_response"),
-        ("/add_fault", '{"action": "delay"}', 422, "action 'delay' needs seconds"),
+        ("/fail_next", '{"api": "Comit", "error": "NOT_COORDINATOR"}', 409, "did you mean OffsetCommit or"),
+        ("/add_fault", '{"action": "slow"}', 409, "action 'slow' is unknown; known are error, lose_response"),
+        ("/add_fault", '{"action": "delay"}', 409, "action 'delay' needs seconds"),
         (
             "/add_fault",
             '{"action": "silent", "every": 0}',
-            422,
+            409,
             "every=0: expected a whole number, 1 or more",
         ),
-        ("/groups/g/fence", '{"member": "m"}', 422, "group 'g' has no member 'm'; it has none"),
-        ("/faults/7/remove", "", 422, "there is no fault 7; there are none"),
-        ("/scopes", '{"name": "a b"}', 422, "scope 'a b': expected 1 to 100 of a-z"),
+        ("/groups/g/fence", '{"member": "m"}', 409, "group 'g' has no member 'm'; it has none"),
+        ("/faults/7/remove", "", 409, "there is no fault 7; there are none"),
+        ("/scopes", '{"name": "a b"}', 409, "scope 'a b': expected 1 to 100 of a-z"),
     ],
 )
 async def test_wrong_requests(http: httpx.AsyncClient, path: str, body: str, status: int, told: str) -> None:
