@@ -76,7 +76,7 @@ def test_containers_are_pinned_checked_and_on_loopback() -> None:
             assert ("profiles: [three]" in text) == (name != "kafka")
         elif name == "fencepost":
             assert "profiles: [fencepost]" in text
-            ports = re.findall(r'^      - "(\S+:\d+)"$', text, re.MULTILINE)
+            ports = re.findall(r'^      - "([\d.:]+)"$', text, re.MULTILINE)
             assert ports == ["127.0.0.1:29092:29092", "127.0.0.1:9644:9644"]
         elif name == "rabbitmq":
             assert f"image: rabbitmq:{RABBITMQ_VERSION}\n" in text
