@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -114,7 +115,7 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
             go.Scatter(
                 x=[max(value, SHORTEST_S) for value in curve.seconds],
                 y=shares if len(curve.seconds) == len(shares) else None,
-                name=(same and _short(curve.label.partition(", ")[2])) or curve.label,
+                name=_shown((same and _short(curve.label.partition(", ")[2])) or curve.label),
                 mode="lines",
                 line={"dash": _DASHES[number % len(_DASHES)], "width": 2.25, "shape": "hv"},
                 meta={"colour": f"series-{number % len(SERIES)}"},
@@ -247,7 +248,7 @@ def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
     named = {}
     for row in rows:
         name = (same and _short(parameters_text(row["parameters"]))) or label(row)
-        named[", ".join([name, *(row[more] for more in _MORE_OF_A_NAME if row.get(more))])] = row
+        named[_shown(", ".join([name, *(row[more] for more in _MORE_OF_A_NAME if row.get(more))]))] = row
     return {name: named[name] for name in sorted(named, key=natural)}
 
 
@@ -258,7 +259,12 @@ def _short(parameters: str) -> str:
 
 def _plain(state: str) -> str:
     """Return a state such as `PREPARE_LEAVING` as `prepare leaving`."""
-    return state.replace("_", " ").lower()
+    return _shown(state.replace("_", " ").lower())
+
+
+def _shown(text: str) -> str:
+    """Return text for a chart. Plotly reads markup: in a stranger's name, `<a href>` would be a link."""
+    return html.escape(text, quote=False)
 
 
 _MORE_OF_A_NAME = ("answer", "as_seen_by")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import ANALYSES, RUNS, TABLES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
@@ -18,6 +21,7 @@ from fencepost.simulation.cli import main
 from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL
+from tests.unit.simulation.analyses.conftest import broken, healthy
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -215,3 +219,45 @@ def test_runs_of_one_id_are_set_against_each_other_and_not_mixed(
     assert main([*show, "a@before it"]) == 0
     assert main([*show, "a"]) == 2
     assert "expected a name such as a@after it, a@before it" in capsys.readouterr().err
+
+
+EVIL = "<a/href=//evil.example>&lt;b\x1b[31m\u202e"
+
+
+def test_a_strangers_strings_are_only_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "traces"
+    for story in (healthy(), broken()):
+        story.add(61, "member.state", "m1", state_from="STABLE", state_to=EVIL)
+        story.add(62, "member.state", "m1", state_from=EVIL, state_to="STABLE")
+        story.add(63, "violation", error=EVIL, detail=EVIL)
+        story.add(64, EVIL, EVIL, state_from=EVIL, state_to=EVIL, error=EVIL, detail=EVIL)
+        story.rows = [
+            row._replace(
+                group=row.group + EVIL,
+                actor=row.actor and row.actor + EVIL,
+                error=row.error and row.error + EVIL,
+                detail=row.detail.replace("alpha", EVIL).replace("beta", f"{EVIL}2"),
+                partitions=tuple(TopicPartition(EVIL, each.partition) for each in row.partitions),
+            )
+            for row in story.rows
+        ]
+        story.write(folder)
+    assert main(["analyze", str(folder), "--report", str(tmp_path / "r.html")]) == 0
+    said = capsys.readouterr()
+    for text in (said.out, said.err, page := (tmp_path / "r.html").read_text()):
+        assert not {"\x1b", "\u202e"} & set(text)
+    assert EVIL[:24] in said.out
+    assert EVIL[:8] not in page
+    figures = re.findall(r'id="figure-\d+">(.*?)</script>', page, re.DOTALL)
+    texts = [*_texts([json.loads(each) for each in figures])]
+    assert any("&lt;a/href" in text for text in texts)
+    for text in texts:
+        assert not re.search("<(?!/?(extra|b|br)>)", text), "plotly would take it for markup"
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _texts(each)
