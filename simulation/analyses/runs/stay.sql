@@ -1,6 +1,6 @@
 -- View `stay`: number and length of the times that members of a run were in a state. A process that crashes or has
 -- stopped is in no state; the last state ends with the run. All single active consumers of a process end with it; their
--- actors are `HOST/STREAM`.
+-- actors are `HOST/STREAM`. Kafka's own log of groups does not have the time of joining.
 WITH ended AS (
   SELECT run_id, t_us, kind, state_to,
          lead(t_us) OVER (PARTITION BY run_id, trace.actor ORDER BY seq) AS next_us,
@@ -13,5 +13,5 @@ WITH ended AS (
 )
 SELECT run_id, state_to AS state, count(*)::BIGINT AS visits, sum(us)::BIGINT AS us, max(us)::BIGINT AS max_us
 FROM (SELECT *, least(next_us, gone_us, run_end_us) - t_us AS us FROM ended JOIN {traced} USING (run_id))
-WHERE kind = 'member.state'
+WHERE kind = 'member.state' AND NOT (logged AND state_to = 'JOINING')
 GROUP BY run_id, state_to

@@ -1,7 +1,8 @@
 -- View `transition`: one row for each transition of a machine of any kind, with the time in the previous state
--- (`stayed_us`). That is null for the first transition of a machine, and of a restarted process.
+-- (`stayed_us`). That is null for the first transition of a machine, of a restarted process, and for joining
+-- in Kafka's own log of groups.
 WITH moves AS (
-  SELECT run_id, seq, t_us, kind, state_from, state_to,
+  SELECT run_id, seq, t_us, kind, state_from, state_to, world,
          CASE
            WHEN kind = 'group.state' THEN 'group'
            WHEN kind = 'sac.consumer' THEN 'sac-consumer'
@@ -23,6 +24,7 @@ timed AS (
   SELECT *,
          CASE
            WHEN lag(kind) OVER by_machine <> 'host' AND lag(state_to) OVER by_machine = state_from
+             AND NOT (world = '{log_world}' AND state_from = 'JOINING')
            THEN t_us - lag(t_us) OVER by_machine
          END AS stayed_us
   FROM moves

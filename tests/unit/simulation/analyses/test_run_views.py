@@ -12,7 +12,7 @@ from fencepost.simulation.analyses.run_views import RUN_VIEWS, RunViews, columns
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.schema import LOG_WORLD, Row
 from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 SEED = 4
@@ -69,3 +69,25 @@ def test_the_version_is_that_of_the_queries(monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.undo()
         version.cache_clear()
     assert version() == before
+
+
+def test_what_kafkas_log_does_not_tell_is_not_claimed() -> None:
+    """No judge judges it, and it has no time of joining."""
+    moments = [
+        (0, "a", "host", "", "", "start"),
+        (0, "a", "member.state", "UNSUBSCRIBED", "JOINING", ""),
+        (0, "a", "member.state", "JOINING", "STABLE", ""),
+        (0, "a", "assignment", "", "STABLE", "a"),
+        (9, "a", "member.removed", "", "", "gone"),
+        (9, "a", "host", "", "", "stopped"),
+    ]
+    with rows_of_task() as connection:
+        rows = (
+            Row(seq, at, LOG_WORLD, "g", actor, kind, before, after, -1, -1, (), "", detail)
+            for seq, (at, actor, kind, before, after, detail) in enumerate(moments)
+        )
+        take_rows(connection, table_of(rows).to_reader())
+        views = RunViews(connection)
+        assert views.view("situation").to_pylist() == []
+        assert [row["state"] for row in views.view("stay").to_pylist()] == ["STABLE"]
+        assert [row["stayed_us"] for row in views.view("transition").to_pylist()] == [None, None]
