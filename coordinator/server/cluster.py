@@ -315,11 +315,35 @@ class KafkaCluster:
         """Let the first replica of each partition lead it, if it runs and has all records."""
         self._change_leaders(lambda each: each.preferred(self.stopped))
 
-    def _change_leaders(self, change: Callable[[Leadership], Leadership]) -> None:
+    def change_leader(
+        self, topic: Topic, partition: int, change: Callable[[Leadership], Leadership]
+    ) -> Leadership:
+        """Change the leader or the in-sync replicas of one partition, and return its new state."""
+        self._change_leaders(change, (topic.topic_id, partition))
+        return self.leadership(topic, partition)
+
+    def truncate(self, topic: Topic, partition: int, offset: int, leader_id: int) -> int:
+        """Drop records as an unclean election does: a broker without them leads (KIP-320). Return the end.
+
+        :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, OFFSET_OUT_OF_RANGE, or KAFKA_STORAGE_ERROR if the
+            records are in a journal.
+        """
+        if self._storage is not None and self._storage.keeps_records:
+            raise ProtocolError(ErrorCode.KAFKA_STORAGE_ERROR, "records in a journal can't be truncated")
+        end = self.log(topic, partition).truncate(offset)
+        self.change_leader(topic, partition, lambda each: each.moved_to(leader_id, alone=True))
+        return end
+
+    def _change_leaders(
+        self, change: Callable[[Leadership], Leadership], only: tuple[TopicId, int] | None = None
+    ) -> None:
         after: dict[TopicId, dict[int, Leadership]] = {}
         for topic in self.image.by_id.values():
-            states = {number: change(self.leadership(topic, number)) for number in range(topic.partitions)}
-            after[topic.topic_id] = states
+            states = {number: self.leadership(topic, number) for number in range(topic.partitions)}
+            after[topic.topic_id] = {
+                number: change(state) if only in (None, (topic.topic_id, number)) else state
+                for number, state in states.items()
+            }
         self._leaderships = after
         self.leader_changes += 1
         self._write_cluster()

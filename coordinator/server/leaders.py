@@ -62,6 +62,10 @@ class Leadership(NamedTuple):
         may_lead = self.leader_id != NO_LEADER and preferred in self.in_sync and preferred not in stopped
         return self._led_by(preferred) if may_lead and preferred != self.leader_id else self
 
+    def moved_to(self, node_id: int, *, alone: bool = False) -> Leadership:
+        """Return the state in which that broker leads at a higher epoch; `alone` if others lost records."""
+        return self._led_by(node_id)._replace(in_sync=(node_id,) if alone else self.in_sync)
+
     def restarted(self) -> Leadership:
         """Return the state after all running brokers were killed and started again."""
         if self.leader_id == NO_LEADER:
@@ -93,9 +97,7 @@ class EpochStarts:
         """Let the records from an offset on have this epoch, if it is new."""
         if epoch <= self.latest:
             return
-        while self._offsets and self._offsets[-1] >= offset:
-            self._epochs.pop()
-            self._offsets.pop()
+        self.end_at(offset)
         self._epochs.append(epoch)
         self._offsets.append(offset)
 
@@ -115,6 +117,12 @@ class EpochStarts:
             return epoch, log_end
         index = bisect_right(self._epochs, epoch)
         return (self._epochs[index - 1] if index else epoch), self._offsets[index]
+
+    def end_at(self, offset: int) -> None:
+        """Forget epochs that begin at an offset or after it."""
+        while self._offsets and self._offsets[-1] >= offset:
+            self._epochs.pop()
+            self._offsets.pop()
 
     def start_at(self, offset: int) -> None:
         """Forget epochs whose records all lie before the log's new start."""

@@ -205,6 +205,11 @@ class PartitionLog:
         offset = header.base_offset
         self.epochs.begin(header.leader_epoch, offset)
         self._add(batch, header, offset)
+        self._note_producer(batch, header)
+
+    def _note_producer(self, batch: bytes, header: BatchHeader) -> None:
+        """Let the producers know of a batch that was in this log before."""
+        offset = header.base_offset
         if header.is_control:
             self.producers.ended(
                 header.producer_id,
@@ -251,6 +256,29 @@ class PartitionLog:
             self.producers.forget_before(self.log_start_offset)
         self.epochs.start_at(self.log_start_offset)
         return self._base_offsets[0] if self._base_offsets else self.high_watermark
+
+    def truncate(self, offset: int) -> int:
+        """Drop the batches from the one with `offset` on, as a leader that never had them. Return the end.
+
+        :raises ProtocolError: OFFSET_OUT_OF_RANGE for an offset that is not within the log.
+        """
+        if not self.log_start_offset <= offset <= self.high_watermark:
+            raise ProtocolError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {offset} is not within {self.log_start_offset} to {self.high_watermark}",
+            )
+        first = self._batch_at(offset)
+        if first < len(self._batches):
+            self.high_watermark = max(self._base_offsets[first], self.log_start_offset)
+        for each in (self._base_offsets, self._batches, self._ends, self._max_timestamps):
+            del each[first:]
+        self.epochs.end_at(self.high_watermark)
+        self._latest = self._compaction = None
+        self._cleaned_to = -1
+        self.producers = Producers()
+        for batch in self._batches:
+            self._note_producer(batch, stored_batch(batch))
+        return self.high_watermark
 
     @property
     def last_stable_offset(self) -> int:

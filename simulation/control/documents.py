@@ -52,6 +52,7 @@ _TAKEN: Final[Mapping[Any, Any]] = {
     Who: Annotated[str, msgspec.Meta(description="A member id, an instance id or a client id.")],
     Text: _Content,
     Headers: dict[str, _Content] | list[tuple[str, _Content]],
+    Sequence[int]: list[int],
     TopicConfig: dict[str, str | int | float | bool] | None,
 }
 """The types of arguments in JSON, by their annotations."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.topics import Topic
 from fencepost.simulation.embedded.fault_controls import (
     Action,
     Fault,
@@ -192,12 +193,82 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: for an unknown topic or partition, or an offset beyond the log's end.
         """
-        found = self.endpoint.logs.topic(self._own("topic", topic), self.prefix)
-        number = self.endpoint.logs.partition(found, partition)
+        found, number = self._partition(topic, partition)
         with refused_by_kafka():
             return self.endpoint.brokers.cluster.delete_records(
                 found, number, whole("before", before, -1, None)
             )
+
+    @on_loop
+    def truncate(self, topic: str, partition: int, offset: int, *, to: int | None = None) -> int:
+        """Drop the batches from the one with `offset` on, as an unclean election does. Return the log's end.
+
+        Broker `to`, by default the next replica, becomes the leader and the only in-sync replica, at a higher
+        leader epoch (KIP-320).
+
+        :raises FencepostError: for an unknown topic, partition or broker, an offset beyond the log, or if the
+            records are in a journal.
+        """
+        found, number = self._partition(topic, partition)
+        leader_id = self._replica(found, number, to)
+        self._called("truncate", f"{topic}-{number} at {offset!r}")
+        with refused_by_kafka():
+            return self.endpoint.brokers.cluster.truncate(
+                found, number, whole("offset", offset, 0, None), leader_id
+            )
+
+    @on_loop
+    def move_leader(self, topic: str, partition: int, *, to: int | None = None) -> int:
+        """Let another replica lead a partition, at a higher leader epoch. Return the new leader.
+
+        It is broker `to`, by default the next replica that runs; with a single one, only the epoch rises.
+
+        :raises FencepostError: for an unknown topic or partition, or a broker that has no running replica.
+        """
+        found, number = self._partition(topic, partition)
+        leader_id = self._replica(found, number, to)
+        self._called("move_leader", f"{topic}-{number} to {leader_id}")
+        cluster = self.endpoint.brokers.cluster
+        return cluster.change_leader(found, number, lambda each: each.moved_to(leader_id)).leader_id
+
+    @on_loop
+    def set_in_sync(self, topic: str, partition: int, *, brokers: Sequence[int]) -> None:
+        """Set the in-sync replicas of a partition: they are what Metadata tells, and what may lead next.
+
+        :raises FencepostError: for an unknown topic or partition, a broker without a replica, or brokers
+            without the leader.
+        """
+        found, number = self._partition(topic, partition)
+        cluster = self.endpoint.brokers.cluster
+        state = cluster.leadership(found, number)
+        if not set(brokers) <= set(state.replicas) or state.leader_id not in brokers:
+            raise FencepostError(
+                f"brokers={list(brokers)!r}: expected some of the replicas {list(state.replicas)}, and among "
+                f"them the leader {state.leader_id}"
+            )
+        self._called("set_in_sync", f"{topic}-{number}: {list(brokers)}")
+        in_sync = tuple(each for each in state.replicas if each in brokers)
+        cluster.change_leader(found, number, lambda each: each._replace(in_sync=in_sync))
+
+    def _partition(self, topic: str, partition: int) -> tuple[Topic, int]:
+        found = self.endpoint.logs.topic(self._own("topic", topic), self.prefix)
+        with refused_by_kafka():
+            self.endpoint.brokers.cluster.check_own(found, "Cannot change")
+        return found, self.endpoint.logs.partition(found, partition)
+
+    def _replica(self, topic: Topic, partition: int, node_id: int | None) -> int:
+        """Return a broker with a replica that runs: that one, or the next one after the leader."""
+        cluster = self.endpoint.brokers.cluster
+        state = cluster.leadership(topic, partition)
+        able = [each for each in state.replicas if each not in cluster.stopped]
+        if node_id is None and able:
+            place = able.index(state.leader_id) + 1 if state.leader_id in able else 0
+            return able[place % len(able)]
+        if node_id is None or isinstance(node_id, bool) or node_id not in able:
+            raise FencepostError(
+                f"{topic.name}-{partition}: broker {node_id!r} has no running replica; expected one of {able}"
+            )
+        return node_id
 
     @on_loop
     def groups(self) -> dict[str, str]:
