@@ -64,9 +64,7 @@ BY_CHANCE = {
 
 
 @pytest.fixture
-async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Broker]:
-    # Our broker's next leader of a classic group joined first, Kafka's is the first of a hash map.
-    monkeypatch.setattr(own.Own, "_order_members", lambda self: None)
+async def broker() -> AsyncIterator[Broker]:
     async with Broker(config=CONFIG) as broker:
         yield broker
 

@@ -41,6 +41,9 @@ _probe_numbers = itertools.count()
 READY_S: Final = 30.0
 """Maximum time until a coordinator is there, in seconds."""
 
+_OF_KAFKA: Final = "metadata.version"
+"""A feature that only Kafka's own controllers have."""
+
 
 class ReferenceBroker:
     """A broker with KIP-848."""
@@ -50,6 +53,8 @@ class ReferenceBroker:
     ) -> None:
         self.config = config
         """The group settings in the broker's own configuration."""
+        self.is_kafka = _OF_KAFKA in versions.features
+        """True if the broker is Kafka's own, and no other program that speaks its protocol."""
         self._admin = admin
         self._requests = ClusterRequests(self._ask, visible_s=_VISIBLE_S, pause_s=_POLL_S)
         self._versions = versions.api_versions

@@ -145,7 +145,7 @@ class Lockstep:
         self._started = self._loop.time()
         self._situation = ResolveContext(group_id, prefix)
         self._situation.topic_ids.update(topic_ids)
-        self._own = Own(judge.config)
+        self._own = Own(judge.config, is_kafka=judge.is_kafka)
         self._own.advance(EPOCH_MS)
         for name, topic_id in topic_ids.items():
             self._own.put_topic(prefix + name, topic_id, schedule.topics[name])

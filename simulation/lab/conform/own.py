@@ -168,7 +168,8 @@ class _OwnHooks(HostHooks):
 class Own:
     """One coordinator of ours, for one schedule."""
 
-    def __init__(self, config: GroupCoordinatorConfig) -> None:
+    def __init__(self, config: GroupCoordinatorConfig, *, is_kafka: bool = True) -> None:
+        """`is_kafka` is true if the broker is Kafka's own."""
         self.coordinator = _Following(config)
         self.records: list[Record] = []
         """Records that were written since the last request, timers included."""
@@ -179,6 +180,7 @@ class Own:
         self.generated_member_id: MemberId = ""
         """The id to give to a member that joins without one."""
         self._config = config
+        self._is_kafka = is_kafka
         self._clock = ManualClock()
         self._resolved: dict[str, tuple[str, ...]] = {}
         self._background: list[Sliced[None]] = []
@@ -238,7 +240,12 @@ class Own:
         return waiting
 
     def _order_members(self) -> None:
-        """Put the members of classic groups in the order of Kafka's hash map, whose first one leads next."""
+        """Put the members of classic groups in the order of Kafka's hash map, whose first one leads next.
+
+        Of other brokers the one that joined first leads next.
+        """
+        if not self._is_kafka:
+            return
         for group in self.coordinator.classic.groups.values():
             members = group.members
             group.members = {member_id: members[member_id] for member_id in hash_map_order(members)}
