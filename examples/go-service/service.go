@@ -9,7 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Topic is the topic of the orders: the key is the order's id, the value what to charge.
+// Topic is the topic of the orders in production: the key is the order's id, the value what to charge.
 const Topic = "orders"
 
 // Charge takes the money for one order. It may be called twice for the same order, so it must be idempotent.
@@ -19,12 +19,12 @@ type Charge func(ctx context.Context, order, cents string) error
 //
 // BlockRebalanceOnPoll keeps a partition while its records are charged. So a rebalance never hands an order
 // to another process in the middle of a charge. A fence can, and then the order is charged again.
-func Run(ctx context.Context, servers, group, clientID string, charge Charge) error {
+func Run(ctx context.Context, servers, topic, group, clientID string, charge Charge) error {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(strings.Split(servers, ",")...),
 		kgo.ClientID(clientID),
 		kgo.ConsumerGroup(group),
-		kgo.ConsumeTopics(Topic),
+		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),

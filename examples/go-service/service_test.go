@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
-	"io"
+	"log"
 	"net"
 	"os"
 	"os/exec"
@@ -18,43 +18,77 @@ import (
 
 const patience = 30 * time.Second
 
-// begin starts a program, and returns its input, its output and the address of its `ready` line.
-func begin(t *testing.T, name string, arguments ...string) (*exec.Cmd, io.Writer, *bufio.Scanner, string) {
-	t.Helper()
-	command := exec.Command(name, arguments...)
-	command.Stderr = os.Stderr
-	input, err := command.StdinPipe()
+// One Kafka for all tests that open a scope in it, and its control API.
+var (
+	servers string
+	control Control
+)
+
+func TestMain(m *testing.M) {
+	broker, addresses, err := begin(2, "--port", "0", "--brokers", "2", "--quick", "--control", "0")
 	if err != nil {
-		t.Fatal(err)
+		log.Fatal(err)
 	}
+	servers, control = addresses[0], Control{addresses[1]}
+	code := m.Run()
+	end(broker)
+	os.Exit(code)
+}
+
+// begin starts fencepost, and returns the last words of its first lines: addresses.
+func begin(lines int, arguments ...string) (*exec.Cmd, []string, error) {
+	name := "fencepost"
+	if given := os.Getenv("FENCEPOST"); given != "" {
+		name = given
+	}
+	command := exec.Command(name, append([]string{"serve"}, arguments...)...)
+	command.Stderr = os.Stderr
 	output, err := command.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, nil, err
 	}
 	if err := command.Start(); err != nil {
-		t.Fatalf("%s does not start: %v; install it with pip install 'fencepost[embedded]'", name, err)
+		return nil, nil, fmt.Errorf("%w; install it with pip install 'fencepost[control]'", err)
 	}
+	addresses := []string{}
+	for scanner := bufio.NewScanner(output); len(addresses) < lines; {
+		if !scanner.Scan() {
+			end(command)
+			return nil, nil, fmt.Errorf("%s ended before it was ready", name)
+		}
+		words := strings.Fields(scanner.Text())
+		addresses = append(addresses, words[len(words)-1])
+	}
+	return command, addresses, nil
+}
+
+func end(command *exec.Cmd) {
+	_ = command.Process.Kill()
+	_ = command.Wait()
+}
+
+// scoped opens a scope for one test: tests run at the same time, and do not see each other.
+func scoped(t *testing.T) *Scope {
+	t.Helper()
+	t.Parallel()
+	scope, err := control.OpenScope("payments", map[string]int{Topic: 3})
+	must(t, err)
 	t.Cleanup(func() {
-		_ = command.Process.Kill()
-		_ = command.Wait()
+		if err := scope.Close(); err != nil {
+			t.Error(err)
+		}
 	})
-	lines := bufio.NewScanner(output)
-	if !lines.Scan() {
-		t.Fatalf("%s ended before it was ready", name)
-	}
-	words := strings.Fields(lines.Text())
-	return command, input, lines, words[len(words)-1]
+	return scope
 }
 
-// environment returns a variable of the environment, or what is used without it.
-func environment(name, otherwise string) string {
-	if value := os.Getenv(name); value != "" {
-		return value
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return otherwise
 }
 
-func produce(t *testing.T, servers string, orders ...string) {
+func produce(t *testing.T, servers, topic string, orders ...string) {
 	t.Helper()
 	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(servers, ",")...))
 	if err != nil {
@@ -64,7 +98,7 @@ func produce(t *testing.T, servers string, orders ...string) {
 	ctx, stop := context.WithTimeout(context.Background(), patience)
 	defer stop()
 	for _, order := range orders {
-		record := &kgo.Record{Topic: Topic, Key: []byte(order), Value: []byte("500")}
+		record := &kgo.Record{Topic: topic, Key: []byte(order), Value: []byte("500")}
 		if err := client.ProduceSync(ctx, record).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
@@ -72,11 +106,11 @@ func produce(t *testing.T, servers string, orders ...string) {
 }
 
 // service runs until the returned function ends it, and checks that it ended without an error.
-func service(t *testing.T, servers string, charge Charge) (stop func()) {
+func service(t *testing.T, servers, topic, group string, charge Charge) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, servers, "payments", "one", charge) }()
+	go func() { ended <- Run(ctx, servers, topic, group, "one", charge) }()
 	return func() {
 		t.Helper()
 		cancel()
@@ -114,19 +148,20 @@ func freePort(t *testing.T) string {
 }
 
 func TestOrdersGoOnAfterTheBrokerWasKilled(t *testing.T) {
-	serve := environment("FENCEPOST", "fencepost")
 	journal := filepath.Join(t.TempDir(), "cluster.journal")
 	arguments := []string{
-		"serve", "--port", freePort(t), "--topics", "orders:3", "--journal", journal, "--journal-records",
+		"--port", freePort(t), "--topics", "orders:3", "--journal", journal, "--journal-records",
 	}
-	broker, _, _, servers := begin(t, serve, arguments...)
+	broker, addresses, err := begin(1, arguments...)
+	must(t, err)
+	servers := addresses[0]
 	charged := make(chan string, 100)
-	stop := service(t, servers, func(_ context.Context, order, _ string) error {
+	stop := service(t, servers, Topic, "payments", func(_ context.Context, order, _ string) error {
 		charged <- order
 		return nil
 	})
 	defer stop()
-	produce(t, servers, "first")
+	produce(t, servers, Topic, "first")
 	if order := next(t, charged); order != "first" {
 		t.Fatalf("charged %s", order)
 	}
@@ -135,41 +170,97 @@ func TestOrdersGoOnAfterTheBrokerWasKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = broker.Wait()
-	begin(t, serve, arguments...)
-	produce(t, servers, "second")
+	broker, _, err = begin(1, arguments...)
+	must(t, err)
+	defer end(broker)
+	produce(t, servers, Topic, "second")
 	for next(t, charged) != "second" { // the kill may have come before the commit: then "first" comes again
 	}
 }
 
 func TestAnOrderIsChargedAgainIfTheServiceIsFencedInTheMiddle(t *testing.T) {
-	_, input, output, servers := begin(t, environment("PYTHON", "python3"), "broker.py")
-	tell := func(command string) {
-		t.Helper()
-		fmt.Fprintln(input, command)
-		if !output.Scan() || output.Text() != "done" {
-			t.Fatalf("%s: %s", command, output.Text())
-		}
-	}
+	scope := scoped(t)
+	topic, group := scope.Topics[Topic], scope.Prefix+"payments"
 	charged, proceed := make(chan string, 100), make(chan struct{})
-	stop := service(t, servers, func(_ context.Context, order, _ string) error {
+	stop := service(t, servers, topic, group, func(_ context.Context, order, _ string) error {
 		charged <- order
 		<-proceed
 		return nil
 	})
 	defer stop()
-	tell("stable payments 1")
-	produce(t, servers, "order")
+	stable := map[string]any{"members": 1, "timeout": patience.Seconds()}
+	must(t, scope.Post("/groups/"+group+"/wait_stable", stable, nil))
+	produce(t, servers, topic, "order")
 	next(t, charged)
 
-	tell("fence payments one") // the charge has not ended: the order can't be committed any more
-	close(proceed)
+	must(t, scope.Post("/groups/"+group+"/fence", map[string]any{"member": "one"}, nil))
+	close(proceed) // the charge has not ended before: the order can't be committed any more
 	if order := next(t, charged); order != "order" {
 		t.Fatalf("charged %s", order)
 	}
-	tell("stable payments 1")
-	tell("move payments")
-	produce(t, servers, "after the move")
+	must(t, scope.Post("/groups/"+group+"/wait_stable", stable, nil))
+	must(t, control.Post("/move_coordinator", map[string]any{"group_id": group}, nil))
+	produce(t, servers, topic, "after the move")
 	if order := next(t, charged); order != "after the move" {
 		t.Fatalf("charged %s", order)
+	}
+}
+
+func TestAnOrderIsChargedOnceIfTheResponseToItsCommitIsLost(t *testing.T) {
+	scope := scoped(t)
+	topic, group := scope.Topics[Topic], scope.Prefix+"payments"
+	var fault struct{ Fault, Met int }
+	lost := map[string]any{"action": "lose_response", "api": "OffsetCommit", "group": group}
+	must(t, scope.Post("/add_fault", lost, &fault))
+	charged := make(chan string, 100)
+	stop := service(t, servers, topic, group, func(_ context.Context, order, _ string) error {
+		charged <- order
+		return nil
+	})
+	produce(t, servers, topic, "order")
+	next(t, charged)
+	wait := map[string]any{"timeout": patience.Seconds()}
+	must(t, scope.Post(fmt.Sprintf("/faults/%d/wait_met", fault.Fault), wait, &fault))
+	produce(t, servers, topic, "second")
+	if order := next(t, charged); order != "second" {
+		t.Fatalf("charged %s", order)
+	}
+	stop()
+	var violations []map[string]any
+	must(t, scope.Get("/check", &violations))
+	if len(violations) > 0 || fault.Met != 1 {
+		t.Fatal(violations, fault)
+	}
+}
+
+func TestOrdersAreChargedInSpiteOfAnExpiredSessionAndLeadersThatMove(t *testing.T) {
+	scope := scoped(t)
+	topic, group := scope.Topics[Topic], scope.Prefix+"payments"
+	charged := make(chan string, 100)
+	defer service(t, servers, topic, group, func(_ context.Context, order, _ string) error {
+		charged <- order
+		return nil
+	})()
+	stable := map[string]any{"members": 1, "timeout": patience.Seconds()}
+	must(t, scope.Post("/groups/"+group+"/wait_stable", stable, nil))
+	must(t, scope.Post("/groups/"+group+"/expire", map[string]any{"member": "one"}, nil))
+	for partition := range 3 {
+		moved := map[string]any{"topic": topic, "partition": partition}
+		must(t, scope.Post("/move_leader", moved, nil))
+		must(t, scope.Post("/add_fault", map[string]any{
+			"action": "throttle", "api": "Fetch", "topic": topic, "seconds": 0.2,
+		}, nil))
+	}
+	produce(t, servers, topic, "order")
+	if order := next(t, charged); order != "order" {
+		t.Fatalf("charged %s", order)
+	}
+}
+
+func TestTheServerSaysWhatIsWrong(t *testing.T) {
+	scope := scoped(t)
+	err := scope.Post("/groups/other/fence", map[string]any{"member": "one"}, nil)
+	if err == nil || !strings.Contains(err.Error(), "is not of this scope") {
+		t.Fatal(err)
 	}
 }

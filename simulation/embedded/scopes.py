@@ -6,14 +6,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.protocol.consumer import DeleteGroupsRequest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.outcome import SessionEnded
 from fencepost.coordinator.protocol.topics import Topic, is_valid_name
-from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.controls import BlockingControls, G, KafkaControls
 from fencepost.simulation.embedded.settings import name_of
-from fencepost.simulation.embedded.thread import on_loop
+from fencepost.simulation.embedded.thread import on_loop, until_done
 from fencepost.simulation.trace.schema import Row, RowKind
 
 
@@ -61,18 +62,26 @@ class KafkaScope(BlockingControls[G]):
         actors = {row.actor for row in observer.rows if row.group.startswith(self.prefix)}
         return {member_id: name for member_id, name in observer.names.items() if member_id in actors}
 
-    @on_loop
-    def close(self) -> None:
+    @until_done
+    async def close(self) -> None:
         """Remove its faults, its groups with their members and offsets, and its topics.
 
-        Close clients before: a client that still runs may create its group anew.
+        Close clients before: a client that still runs may create its group anew. Coordinators that are
+        loading groups are waited for.
 
-        :raises FencepostError: if the coordinator of one of its groups is loading.
+        :raises FencepostError: if one takes more than 30 s for that.
         """
         endpoint = self.endpoint
         endpoint.faults.remove(endpoint.faults.of_scope(self.prefix))
-        for shard in endpoint.brokers.groups.shards:
-            _remove_groups(shard, self.prefix)
+        shards = endpoint.brokers.groups.shards
+        if not await endpoint.observer.waiting.until(
+            lambda: all(shard.host is not None for shard in shards), _LOADED_S
+        ):
+            raise FencepostError(
+                f"a coordinator has been loading its groups for {_LOADED_S} s: close the scope later"
+            )
+        for host in endpoint.brokers.groups.active():
+            _remove_groups(host, self.prefix)
         for topic in self._topics():
             endpoint.brokers.cluster.delete_topic(topic)
 
@@ -89,10 +98,7 @@ class KafkaScope(BlockingControls[G]):
         self.close()
 
 
-def _remove_groups(shard: Shard, prefix: str) -> None:
-    host = shard.host
-    if host is None:
-        raise FencepostError("a coordinator is loading its groups: close the scope when it has them")
+def _remove_groups(host: CoordinatorHost[GroupCoordinator], prefix: str) -> None:
     coordinator = host.coordinator
     for group_id in {*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids}:
         if not group_id.startswith(prefix):
@@ -121,5 +127,6 @@ def open_scope(kafka: BlockingControls[Any], name: str, topics: Mapping[str, int
     return scope
 
 
+_LOADED_S = 30
 _LONGEST = 100
 """The limit on characters of a scope's name, so that names with it stay valid."""

@@ -24,7 +24,7 @@ def test_the_tests_of_the_go_service_pass(tmp_path: Path) -> None:
     fencepost = tmp_path / "fencepost"
     fencepost.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fencepost.simulation "$@"\n')
     fencepost.chmod(0o755)
-    named = {"FENCEPOST": str(fencepost), "PYTHON": sys.executable, "GOTOOLCHAIN": "local"}
+    named = {"FENCEPOST": str(fencepost), "GOTOOLCHAIN": "local"}
 
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -253,6 +253,16 @@ async def test_prometheus_own_parser_reads_the_metrics(http: httpx.AsyncClient, 
         assert found["fencepost_violations_total",] == 0
 
 
+def test_the_end_of_a_scope_waits_for_coordinators_that_load() -> None:
+    with EmbeddedKafka(brokers=2) as kafka:
+        with kafka.scope(topics=["in"]) as scope:
+            kafka.move_coordinator(to=1, load_seconds=0)
+            WireMember(kafka.bootstrap_servers, scope.name("g"), "m").join(scope.name("in"))
+            assert list(kafka.groups()) == [scope.name("g")]
+            kafka.move_coordinator(load_seconds=0.1)
+        assert (kafka.topics(), kafka.groups()) == ({}, {})
+
+
 # -- bad input --------------------------------------------------------------------------------------------
 
 

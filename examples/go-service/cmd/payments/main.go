@@ -22,7 +22,7 @@ func main() {
 		log.Printf("charged order %s: %s cents", order, cents)
 		return nil
 	}
-	if err := payments.Run(ctx, servers, "payments", "payments", charge); err != nil {
+	if err := payments.Run(ctx, servers, payments.Topic, "payments", "payments", charge); err != nil {
 		log.Fatal(err)
 	}
 }
