@@ -66,7 +66,11 @@ async def test_an_append_looks_at_one_log_of_each_fetch_that_waits(monkeypatch):
         for wire in waiting:
             wire.send(1, 17, topics=topics, **fields)
         log = broker.cluster.log(topic, 7)
-        await until(lambda: len(log._listeners) == 10)
+        await until(lambda: bool(log._listeners))
+        (on_change,) = log._listeners
+        crowd = on_change.__self__  # type: ignore[attr-defined]
+        await until(lambda: len(crowd._waiting[log]) == 10)
+        assert len(log._listeners) == 1
         looked = 0
         available = PartitionLog.available
 
@@ -77,11 +81,13 @@ async def test_an_append_looks_at_one_log_of_each_fetch_that_waits(monkeypatch):
 
         monkeypatch.setattr(PartitionLog, "available", counted)
         log.append(batch(b"value"))
-        assert looked == 10
+        assert looked == 0, "the client that appends does not wait for it"
+        await until(lambda: looked == 10)
         broker.cluster.log(topic, 8).append(batch(b"value"))
-        assert looked == 20
+        await until(lambda: looked == 20)
         log.append(batch(b"value"))
         found = [await wire.receive() for wire in waiting]
         assert not log._listeners
+        assert not crowd._waiting
         for each in found:
             assert sum(len(part.records or b"") for part in each.responses[0].partitions) == 3 * records
