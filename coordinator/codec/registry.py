@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec import (
@@ -361,13 +361,14 @@ def load_first_answers() -> None:
         codec_of(api.key, version)
 
 
-def unsupported_api_versions(correlation_id: int) -> list[bytes]:
+def unsupported_api_versions(correlation_id: int, newest: Mapping[int, int] | None = None) -> list[bytes]:
     """Return the response to an unknown version of ApiVersions: version 0, with the versions that are
-    spoken."""
+    spoken, or up to `newest`."""
     api = REGISTRY[ApiKey.API_VERSIONS]
+    last = api.max_version if newest is None else newest[api.key]
     reply = ApiVersionsResponse(
         error_code=ErrorCode.UNSUPPORTED_VERSION,
-        api_versions=(ApiVersion(api.key, api.min_version, api.max_version),),
+        api_versions=(ApiVersion(api.key, api.min_version, last),),
     )
     codec = codec_of(ApiKey.API_VERSIONS, 0)
     assert codec is not None

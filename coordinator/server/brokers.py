@@ -13,6 +13,7 @@ from typing import TypedDict, TypeVar, Unpack
 from fencepost.coordinator.codec.batches import load_checksum
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
+from fencepost.coordinator.codec.releases import max_versions
 from fencepost.coordinator.config import (
     NO_NEW_TOPICS,
     GroupConfig,
@@ -69,8 +70,8 @@ class Brokers:
     topics, and is closed with the brokers; topics in it are unchanged. `new_topics` and `topic_defaults` are
     the broker's settings of topics. With `users`, passwords by name, clients have to log in; with `tls` they
     have to speak TLS. `racks` has the rack of each broker, if they have any. `replica_selector` chooses the
-    replica that consumers fetch from. `intercept` stands between clients and handlers; `make_hooks` and
-    `on_state` watch the coordinators.
+    replica that consumers fetch from. `as_release` caps API versions to those of an older Kafka. `intercept`
+    stands between clients and handlers; `make_hooks` and `on_state` watch the coordinators.
     :raises FencepostError: for a topic that Kafka would refuse, an invalid user, or listeners that do not
         fit the brokers, the users or the certificate.
     """
@@ -95,6 +96,7 @@ class Brokers:
         tls: ssl.SSLContext | None = None,
         racks: Sequence[str | None] = (),
         replica_selector: ReplicaSelector | None = None,
+        as_release: str | None = None,
         intercept: Intercept = lambda node_id, table: table,
         make_hooks: MakeHooks | None = None,
         on_state: Callable[[Shard, str], None] = lambda shard, what: None,
@@ -124,6 +126,7 @@ class Brokers:
         self.services: tuple[Services, ...] = ()
         """The services of each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
+        self._max_versions = None if as_release is None else max_versions(as_release)
         self._intercept = intercept
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
@@ -178,6 +181,7 @@ class Brokers:
                 gate=self._gate,
                 new_topics=self.new_topics,
                 credentials=self._credentials,
+                max_versions=self._max_versions,
             )
             for node_id in self.groups.node_ids
         )

@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from fencepost.coordinator.codec.registry import SPOKEN
+from fencepost.coordinator.codec.releases import spoken_by
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.cluster import (
     CLUSTER_OPERATIONS,
@@ -49,6 +50,8 @@ def api_versions(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return _NAMELESS
+    if services.max_versions is not None:
+        return cluster.ApiVersionsResponse(api_versions=spoken_by(services.max_versions))
     return _SPOKEN
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -27,6 +28,7 @@ from fencepost.coordinator.codec.registry import (
     codec_of,
     unsupported_api_versions,
 )
+from fencepost.coordinator.codec.releases import codec_up_to
 from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.server.accepting import socket_number
@@ -87,6 +89,7 @@ class KafkaServerConnection(asyncio.Protocol):
     __slots__ = (
         "_asking",
         "_buffers",
+        "_codec_of",
         "_frames",
         "_handlers",
         "_heartbeat",
@@ -133,6 +136,8 @@ class KafkaServerConnection(asyncio.Protocol):
         """The client id; empty until the client has sent it."""
         self.share = Share()
         self._services = services
+        newest = services.max_versions
+        self._codec_of = codec_of if newest is None else partial(codec_up_to, newest)
         self._turns = services.turns or FairTurns()
         self._handlers = handlers
         self._repeated = repeated
@@ -428,7 +433,7 @@ class KafkaServerConnection(asyncio.Protocol):
                 self._out.append(known.to(frame))
                 self._answered(api_key, known.request)
                 return
-        codec = codec_of(header.api_key, header.api_version)
+        codec = self._codec_of(header.api_key, header.api_version)
         if self._login is not None:
             self._login.check(header.api_key, is_spoken=codec is not None)
         if codec is None:
@@ -517,7 +522,7 @@ class KafkaServerConnection(asyncio.Protocol):
             raise MalformedFrame(
                 f"{api_name(header.api_key)} version {header.api_version} is not spoken here"
             )
-        self._out += unsupported_api_versions(header.correlation_id)
+        self._out += unsupported_api_versions(header.correlation_id, self._services.max_versions)
 
     def _wait(
         self,

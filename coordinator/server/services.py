@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from fencepost.coordinator.codec.context import RequestContext
@@ -66,6 +66,8 @@ class Services(NamedTuple):
     """The listener that the client came in by."""
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
+    max_versions: Mapping[int, int] | None = None
+    """The newest version of each API, if they are those of an older release."""
     turns: FairTurns | None = None
     queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES
     """Divides the loop's time among clients; None if the loop is not shared with other clients."""

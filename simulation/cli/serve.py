@@ -117,6 +117,8 @@ class ServeOptions:
     ] = None
     control: str | None = None
     """Serve the control API (HTTP and JSON) on PORT of this machine, or on HOST:PORT; 0 takes a free port."""
+    as_release: str | None = None
+    """Speak only the API versions of an older Kafka, such as 2.8."""
     quick: bool = False
     """Take the settings of EmbeddedKafka: heartbeats every 0.1 s, no delay before a first rebalance."""
     trace_topic: str | None = None
@@ -177,6 +179,7 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
                 "users": users or None,
                 "tls": tls,
                 "racks": rack_ids,
+                "as_release": given.as_release,
             }
             if trace_topic is None and control is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fencepost.coordinator.codec.releases import max_versions
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.cluster import MAX_PARTITIONS
 from fencepost.simulation.embedded.controls import BlockingControls
@@ -54,7 +55,8 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
     records beyond this object: a path, or an object for records of groups alone. With `auto_create_topics`, a
     topic is created with `default_partitions` when a client asks for it. With `users` (passwords by name),
     clients must log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With `tls` (an `ssl.SSLContext`, or the PEM
-    files of certificate and key), they must speak TLS. `trace_topic` receives the trace as it grows:
+    files of certificate and key), they must speak TLS. `as_release` caps API versions to those of an older
+    Kafka, such as "2.8". `trace_topic` receives the trace as it grows:
     HOST:PORT/TOPIC of another Kafka without TLS or login, or a topic of this one, unless its `tls` demands
     client certificates.
 
@@ -75,6 +77,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         default_partitions: int = 1,
         users: Mapping[str, str] | None = None,
         tls: Tls = None,
+        as_release: str | None = None,
         trace_topic: str | None = None,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
@@ -98,7 +101,10 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             "users": users_of(users),
             "tls": context,
             "racks": racks_of(racks, self._brokers),
+            "as_release": as_release,
         }
+        if as_release is not None:
+            max_versions(as_release)
         self._trace_topic = trace_topic_of(trace_topic, context)
         self._tracing: TopicTracing | None = None
 
