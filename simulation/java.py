@@ -126,13 +126,25 @@ _SPARK_ADVICE = (
     f"or install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it"
 )
 
+CLASS_PATH = "FENCEPOST_SPARK_CLASS_PATH"
+"""The variable with the class path that the wrapper gives Java in place of Spark's folder of jars."""
+
+ARCHIVE_OPTION = "FENCEPOST_SPARK_ARCHIVE_OPTION"
+"""The variable with an option for Java about the archive of Spark's classes."""
+
 _SCRIPT = """\
 #!/bin/sh
-# Spark asks for a module that this runtime leaves out; every other argument passes through.
+# Spark asks for a module that this runtime leaves out, and for a class path that no archive of classes has.
+# Every other argument passes through.
 for argument in "$@"; do
   shift
-  [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+  case $argument in
+  {module}) ;;
+  */jars/\\*) set -- "$@" "${{{path}:-$argument}}" ;;
+  *) set -- "$@" "$argument" ;;
+  esac
 done
+[ -z "${option}" ] || set -- "${option}" -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "$@"
 exec {java} "$@"
 """
 
@@ -163,7 +175,9 @@ def wrapped_java_home(java: Path, cache: Path) -> Path:
             f"the Java runtime at {java} lacks a module that Spark asks for: "
             f"install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it"
         )
-    script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
+    script = _SCRIPT.format(
+        module=VECTOR_MODULE, java=shlex.quote(str(java)), path=CLASS_PATH, option=ARCHIVE_OPTION
+    )
     home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     if _intact(home, script):
         return home

@@ -21,7 +21,6 @@ from fencepost.simulation.analyses.measures import MEASURES
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
-    from pyspark.sql import DataFrame
 
     Floats: TypeAlias = NDArray[np.float64]
 
@@ -101,19 +100,19 @@ def compare(
     return comparisons
 
 
-def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:
+def samples(measured: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Sample]:
     """Return a sample for each scenario and its parameters in the table `measures`.
 
     Runs are told apart by their seed if it ends their id, as in a campaign: rolling-deploy-000017.
     """
     found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
     runs: dict[tuple[str, str], set[str]] = {}
-    for run_id, scenario, parameters, measure, value in measured.collect():
-        cell = scenario, parameters
-        run = _run_name(run_id)
+    for row in measured:
+        cell = row["scenario"], row["parameters"]
+        run = _run_name(row["run_id"])
         runs.setdefault(cell, set()).add(run)
-        if measure is not None and value is not None:
-            found.setdefault(cell, {}).setdefault(measure, {}).setdefault(run, []).append(value)
+        if row["measure"] is not None and row["value"] is not None:
+            found.setdefault(cell, {}).setdefault(row["measure"], {}).setdefault(run, []).append(row["value"])
     return {cell: Sample(tuple(sorted(names)), found.get(cell, {})) for cell, names in sorted(runs.items())}
 
 

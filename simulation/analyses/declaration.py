@@ -4,7 +4,7 @@ from."""
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -47,6 +47,14 @@ class Unit(enum.StrEnum):
         if self is Unit.COUNT:
             return LongType()
         return ArrayType(DoubleType()) if self is Unit.CURVE else DoubleType()
+
+    def typed(self, found: Any) -> Any:
+        """Return a value that was computed in this process, in the type of such a column."""
+        if found is None or self in (Unit.TEXT, Unit.PARAMETERS, Unit.RUN):
+            return found
+        if self is Unit.CURVE:
+            return [float(each) for each in found]
+        return int(found) if self is Unit.COUNT else float(found)
 
 
 class Column(msgspec.Struct, frozen=True):

@@ -7,11 +7,12 @@ has all views, whatever their columns. It can be cached, kept as Parquet, or sen
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from fencepost.simulation.analyses.run_views import MEMORY, RUN_VIEWS, RunViews, ddl_of_view
+from fencepost.simulation.analyses.run_views import MEMORY, RUN_VIEWS, RunViews, ddl_of_view, empty_view
 from fencepost.simulation.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
@@ -40,13 +41,18 @@ def unpack(packed: DataFrame, name: str) -> DataFrame:
     return chosen.mapInArrow(_unpack, ddl_of_view(name))
 
 
-def unpacked(packed: pa.Table, name: str) -> pa.Table | None:
-    """Return the rows of a view from packed rows in this process; None if it has no rows."""
+def unpacked(packed: pa.Table, name: str) -> pa.RecordBatchReader:
+    """Return the rows of a view from packed rows in this process; without any, they have its columns."""
     import pyarrow as pa
+    from pyarrow import compute
 
-    streams = [row["data"] for row in packed.to_pylist() if row["view"] == name]
-    tables = [pa.ipc.open_stream(each).read_all() for each in streams]
-    return pa.concat_tables(tables) if tables else None
+    data = packed.filter(compute.equal(packed["view"], name))["data"]
+    streams = (pa.ipc.open_stream(each.as_buffer()) for each in data)
+    first = next(streams, None)
+    if first is None:
+        return empty_view(name).to_reader()
+    rest = (batch for stream in streams for batch in stream)
+    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain(first, rest))
 
 
 @contextlib.contextmanager

@@ -90,6 +90,23 @@ def columns_of(name: str) -> list[str]:
     return [each.split()[0].strip("`") for each in ddl_of_view(name).split(", ")]
 
 
+def empty_view(name: str) -> pa.Table:
+    """Return a view without rows."""
+    import pyarrow as pa
+
+    types = {
+        "string": pa.string(),
+        "int": pa.int32(),
+        "long": pa.int64(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us"),
+    }
+    declared = (each.split()[1] for each in ddl_of_view(name).split(", "))
+    fields = zip(columns_of(name), (types[each] for each in declared), strict=True)
+    return pa.schema(list(fields)).empty_table()
+
+
 @functools.cache
 def version() -> str:
     """Return a version that changes with every query of a run's view. Kept results of another version are

@@ -20,7 +20,7 @@ from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.interrupts import STOPPING, told_at_once
-from fencepost.simulation.pipeline.analyze import Tables, kind_of
+from fencepost.simulation.pipeline.analyze import Place, Tables, kind_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.model import label, shown
@@ -58,6 +58,13 @@ def analyze(
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
     report: Annotated[Path | None, Parameter(help="Write the report to this HTML file.")] = None,
+    tables: Annotated[
+        Place,
+        Parameter(
+            help="driver computes the tables in this process, spark on Spark. auto: on Spark if there are"
+            " many rows; if nothing has changed, show the tables of the last analysis."
+        ),
+    ] = "auto",
     run: Annotated[
         list[str] | None,
         Parameter(help="Write a page with this run's timeline and no analyses. Repeatable."),
@@ -86,9 +93,17 @@ def analyze(
     configure_logs()
     if run:
         return _show(traces, run, report, json=json)
+    kind = [kind_of(traces)]
     with told_at_once(STOPPING):
-        tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
-    result = Analyzed(tables, None if report is None else str(report), kind_of(traces))
+        found = run_analyses(
+            traces,
+            master=master,
+            report=report,
+            tables=tables,
+            progress=progress_for(json=json),
+            say=kind.append,
+        )
+    result = Analyzed(found, None if report is None else str(report), "; ".join(kind))
     print_result(result, _print, traces, json=json)
     return 0
 

@@ -7,9 +7,9 @@ import functools
 import json
 import os.path
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, get_args
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -18,14 +18,16 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses import declaration
 from fencepost.simulation.analyses.catalogue import ANALYSES, MUTANTS, RUNS, TABLES
 from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
+from fencepost.simulation.analyses.driver import tables_here
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import Views
-from fencepost.simulation.pipeline.arguments import hint, path_of
-from fencepost.simulation.pipeline.jobs import SMALL_ROWS, run_job, run_jobs, session_settings, settings_for
+from fencepost.simulation.pipeline.arguments import check_one_of, hint, path_of
+from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
+from fencepost.simulation.pipeline.kept_tables import KeptTables
 from fencepost.simulation.pipeline.output import NOTE
 from fencepost.simulation.pipeline.plan_note import begin_of_plan
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.run_files import run_views
+from fencepost.simulation.pipeline.run_files import FoundViews, found_views
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_master,
@@ -44,18 +46,27 @@ if TYPE_CHECKING:
 Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 """Rows by table; a row maps each column to a number, a text or None."""
 
+Place: TypeAlias = Literal["auto", "driver", "spark"]
+"""The place where tables are computed from the views of runs."""
+
+DRIVER_ROWS: Final = 20_000_000
+"""Number of trace rows up to which the driver computes the tables: the views have a tenth as many rows."""
+
 AT_ONCE: Final = 2
-"""Number of analyses that run at the same time: while one is planned, the tasks of the other use the
+"""Number of analyses that run on Spark at the same time: while one is planned, the tasks of the other use the
 cores."""
 
 
 class AnalysisResults(msgspec.Struct, frozen=True):
-    """The results of the analyses. Durations are in seconds. Durations are in seconds."""
+    """The results of the analyses. Durations are in seconds."""
 
     tables: Tables
     rebalance_curves: tuple[Curve, ...] = ()
     downtime_curves: tuple[Curve, ...] = ()
     traced_runs: int = 0
+
+
+KEPT_SAID: Final = "nothing has changed since the last analysis: these are its tables"
 
 
 def analyze(
@@ -65,8 +76,10 @@ def analyze(
     report: str | Path | None = None,
     title: str = "",
     only: Collection[str] | None = None,
+    tables: Place = "auto",
     answer: Sequence[TableGrid] = (),
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Tables:
     """Analyse the traces at `path`: the folder of a plan or a campaign, a folder of traces, or one file.
 
@@ -79,9 +92,13 @@ def analyze(
     write the HTML page. `only` names the needed tables: these are ready sooner, and others have no rows.
     `answer` has tables that the report shows first.
 
+    Spark computes the views of runs that are new. `tables` says where the tables are computed from them:
+    with `auto`, in this process unless the traces have many rows. If nothing has changed since the last
+    analysis, `auto` returns its tables, and `say` is called with a line that says so.
+
     :raises FencepostError: if there is no trace or row, a column is missing, the report cannot be written,
         `only` names an unknown table, or `only` is given with a report.
-    :raises EnvironmentLacks: if Spark cannot run here.
+    :raises EnvironmentLacks: if Spark is needed and cannot run here.
     """
     from fencepost.simulation.report.render import check_writable, render_campaign_report
 
@@ -93,6 +110,7 @@ def analyze(
                 raise FencepostError(f"only: there is no table {name}; {hint(name, TABLES, 'there are')}")
         if report is not None:
             raise FencepostError("only: a report has all tables")
+    check_one_of("tables", tables, get_args(Place))
     check_master(master)
     path = path_of("path", path)
     target = None if report is None else check_writable(path_of("report", report))
@@ -101,9 +119,14 @@ def analyze(
         raise FencepostError(f"{path}: has no rows to analyse")
     shown = progress or Silent()
     wanted = session_settings(files.rows) if is_local(master) else {}
-    with spark_session(master, wanted, say=shown.say) as spark:
-        begin_us = begin_of_plan(path) or 0
-        result = analyze_files(spark, files, shown, only, since_us=begin_us)
+    with contextlib.ExitStack() as stack:
+
+        def start() -> SparkSession:
+            return stack.enter_context(spark_session(master, wanted, say=shown.say))
+
+        result = analyze_files(
+            start, files, shown, only, since_us=begin_of_plan(path) or 0, tables=tables, say=say
+        )
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
@@ -129,61 +152,108 @@ def _title_of(result: AnalysisResults) -> str:
 
 
 def analyze_files(
-    spark: SparkSession,
+    start: Callable[[], SparkSession],
     files: TraceFiles,
     progress: Progress,
     only: Collection[str] | None = None,
     *,
     since_us: int = 0,
+    tables: Place = "auto",
+    say: Callable[[str], None] = lambda line: None,
 ) -> AnalysisResults:
-    """Run all analyses, or those of the tables in `only`, in an existing session.
+    """Run all analyses, or those of the tables in `only`. `start` is called if a session is needed.
 
     Without traces, only tables of runs have rows. `since_us` is as for `Views`.
 
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
-    summaries = spark.read.parquet(*files.runs) if files.runs else None
-    trace = spark.createDataFrame([], TRACE_DDL)
-    if files.traces:
-        trace = _read(spark, files)
     names = set(TABLES if only is None else only)
-    if COMPARISONS.name in names:
-        names.add(RUNS.name)
-    wanted = [
-        each for each in ANALYSES.values() if each.name in names and (files.traces or each in (RUNS, MUTANTS))
-    ]
-    tables: Tables = {name: [] for name in TABLES}
-    few = files.rows <= SMALL_ROWS
-    with contextlib.ExitStack() as stack:
-        packed = stack.enter_context(run_views(spark, files, trace)) if files.traces else None
-        views = Views(
-            trace,
-            summaries,
-            files=_file_of_runs(spark, files),
-            cached=True,
-            since_us=since_us,
-            packed=packed,
-            few=few,
-        )
-        stack.callback(views.release)
-        with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
-            try:
-                jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}
-                tables |= run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
-                if COMPARISONS.name in names and _several_cells(tables["runs"]):
-                    measured = run_job(spark, "measures", lambda: samples(VALUES.over(views)))
-                    tables[COMPARISONS.name] = comparison_rows(measured)
-            except Exception as error:
-                if is_of_spark(error):
-                    check_rows(files)  # names the file, and needs no stack
-                    text = f"Spark could not analyse the traces: {error_text(error)}"
-                    raise FencepostError(text) from error
-                raise
-    rebalance_curves = _take_curves(tables["rebalances"])
-    downtime_curves = _take_curves(tables["downtime"])
-    return AnalysisResults(
-        tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"])
+    wanted = {*names, RUNS.name} if COMPARISONS.name in names else names
+    with found_views(files) as views:
+        kept = KeptTables(files, views.sources, since_us)
+        if tables == "auto" and (before := kept.read(AnalysisResults)) is not None:
+            rows = {name: rows if name in wanted else [] for name, rows in before.tables.items()}
+            say(KEPT_SAID)
+            return msgspec.structs.replace(before, tables=rows)
+        possible = ANALYSES if files.traces else (RUNS.name, MUTANTS.name)
+        listed = [name for name in possible if name in wanted]
+        here = tables == "driver" or (tables == "auto" and files.rows <= DRIVER_ROWS)
+        try:
+            found = (_here if here else _on_spark)(
+                start, files, views, listed, progress=progress, since_us=since_us
+            )
+        except Exception as error:
+            if is_of_spark(error):
+                check_rows(files)  # names the file, and needs no stack
+                text = f"Spark could not analyse the traces: {error_text(error)}"
+                raise FencepostError(text) from error
+            raise
+        if COMPARISONS.name in names and _several_cells(found[RUNS.name]):
+            found[COMPARISONS.name] = comparison_rows(samples(found[VALUES.name]))
+        found = {name: found.get(name, []) for name in TABLES}
+        rebalance_curves, downtime_curves = (_take_curves(found[name]) for name in ("rebalances", "downtime"))
+        traced = sum(row["traced"] for row in found["runs"])
+        result = AnalysisResults(found, rebalance_curves, downtime_curves, traced)
+        if only is None:
+            kept.write(result)
+        return result
+
+
+def _here(
+    start: Callable[[], SparkSession],
+    files: TraceFiles,
+    views: FoundViews,
+    names: Sequence[str],
+    *,
+    progress: Progress,
+    since_us: int,
+) -> Tables:
+    """Compute the tables in this process, with the measures if runs can be compared."""
+    packed = views.table(start, lambda spark: _read(spark, files), progress)
+    runs = {run_id: json.dumps(run.name) for run_id, run in files.renamed.items()}
+    tables: Tables = {}
+    with (
+        tables_here(packed, summaries=files.runs, files=runs, since_us=since_us) as found,
+        progress.step("analysing", len(names)) as advance,
+    ):
+        for name in names:
+            tables[name] = found.rows(name)
+            advance(1)
+        if _several_cells(tables.get(RUNS.name, [])):
+            tables[VALUES.name] = found.rows(VALUES.name)
+    return tables
+
+
+def _on_spark(
+    start: Callable[[], SparkSession],
+    files: TraceFiles,
+    found: FoundViews,
+    names: Sequence[str],
+    *,
+    progress: Progress,
+    since_us: int,
+) -> Tables:
+    """Compute the tables on Spark, with the measures if runs can be compared."""
+    spark = start()
+    summaries = spark.read.parquet(*files.runs) if files.runs else None
+    trace = _read(spark, files) if files.traces else spark.createDataFrame([], TRACE_DDL)
+    views = Views(
+        trace,
+        summaries,
+        files=_file_of_runs(spark, files),
+        cached=True,
+        since_us=since_us,
+        packed=found.frame(spark, lambda: trace) if files.traces else None,
     )
+    try:
+        with progress.step("analysing", len(names)) as advance, settings_for(spark, files.rows):
+            jobs = {name: functools.partial(_collect, ANALYSES[name], views) for name in names}
+            tables = run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
+            if _several_cells(tables.get(RUNS.name, [])):
+                tables[VALUES.name] = run_job(spark, "measures", lambda: _collect(VALUES, views))
+            return tables
+    finally:
+        views.release()
 
 
 def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Sample
-from fencepost.simulation.analyses.outages import OutageCost, Traffic, outage_cost
-from fencepost.simulation.analyses.views import Views
+from fencepost.simulation.analyses.driver import tables_here
+from fencepost.simulation.analyses.outages import OutageCost, outage_cost
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
-from fencepost.simulation.pipeline.jobs import SMALL_ROWS, OutOfTime, run_job, settings_for
+from fencepost.simulation.pipeline.jobs import OutOfTime
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
 from fencepost.simulation.pipeline.progress import Progress, Silent, rough_time
 from fencepost.simulation.pipeline.question import (
@@ -36,7 +37,7 @@ from fencepost.simulation.pipeline.rounds import (
     next_look,
     undecided,
 )
-from fencepost.simulation.pipeline.run_files import run_views
+from fencepost.simulation.pipeline.run_files import found_views
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_text, is_of_spark, wall_clock
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Task, cells_of, seeds_of
@@ -45,7 +46,6 @@ from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, SparkSession
 
 RUNS: Final = 24
 """Default limit on the runs of each option."""
@@ -188,7 +188,7 @@ def answer(
         )
         if report is not None:
             files = running.directory.files()
-            analysis = analyze_files(running.spark, files, shown, since_us=BEGIN.us)
+            analysis = analyze_files(lambda: running.spark, files, shown, since_us=BEGIN.us)
             report(msgspec.structs.replace(answered, analysis=analysis, files=files))
     return answered
 
@@ -320,69 +320,47 @@ class _Measured:
             tuple(each for each in found.runs if each not in self._seen),
         )
         self._seen |= {*files.traces, *files.runs}
-        spark = self.running.spark
-        with progress.step("measuring", 1) as advance, settings_for(spark, files.rows):
-            try:
-                rows = run_job(
-                    spark,
-                    "measures",
-                    lambda: self._rows(spark, files),
-                    lambda done, total: advance(0),
-                    until=until,
-                )
-                ended = run_job(
-                    spark,
-                    "runs",
-                    lambda: _ended(spark.read.parquet(*files.runs)) if files.runs else [],
-                    until=until,
-                )
-            except OutOfTime:
-                self.unmeasured = sum(footer(Path(path)).num_rows for path in files.runs)
-                return False
-            except Exception as error:
-                if is_of_spark(error):
-                    raise FencepostError(
-                        f"Spark could not analyse the traces: {error_text(error)}"
-                    ) from error
-                raise
-            advance(1)
+        try:
+            rows = self._rows(files, progress, until)
+        except OutOfTime:
+            self.unmeasured = sum(footer(Path(path)).num_rows for path in files.runs)
+            return False
+        except Exception as error:
+            if is_of_spark(error):
+                raise FencepostError(f"Spark could not analyse the traces: {error_text(error)}") from error
+            raise
         for row in rows:
             self._take(row)
-        for name, seconds, is_bad in ended:
+        for name, seconds, is_bad in _ended(files.runs):
             self._wall.setdefault(name, []).append(seconds)
             if is_bad:
                 self.failed[name] = self.failed.get(name, 0) + 1
         self.seconds = {name: sum(found) / len(found) for name, found in self._wall.items()}
         return True
 
-    def _rows(self, spark: SparkSession, files: TraceFiles) -> list[dict[str, Any]]:
+    def _rows(self, files: TraceFiles, progress: Progress, until: float | None) -> list[_RunCost]:
         if not files.traces:
             return []
-        summaries = spark.read.parquet(*files.runs)
-        trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
-        few = files.rows <= SMALL_ROWS
-        with run_views(spark, files, trace, _VIEWS) as packed:
-            views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
-            try:
-                rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
-                return rows
-            finally:
-                views.release()
+        spark = self.running.spark
+        with found_views(files) as views:
+            packed = views.table(
+                lambda: spark,
+                lambda session: session.read.schema(TRACE_DDL).parquet(*files.traces),
+                progress,
+                only=_VIEWS,
+                until=until,
+            )
+        with tables_here(packed, summaries=files.runs, since_us=BEGIN.us) as tables:
+            return [*_costs(tables.select(_STRETCHES, *_VIEWS[1:], "run"), self._questions)]
 
-    def _take(self, row: Mapping[str, Any]) -> None:
-        from array import array
-
-        name, run = _option_of(row["parameters"]), str(row["run_id"]).rpartition("-")[2]
-        before = self.samples.get(name, _NOTHING)
+    def _take(self, found: _RunCost) -> None:
+        before = self.samples.get(found.option, _NOTHING)
         values = {measure: dict(of_runs) for measure, of_runs in before.values.items()}
-        for measure in (REBALANCE, DOWNTIME):
-            found = array("d")
-            found.frombytes(row[measure])
-            values[measure][run] = found
-        cost = msgspec.json.decode(row["cost"], type=OutageCost)
-        values[DOWNTIME_OF_RUN][run] = [cost.down_s]
-        self.samples[name] = Sample(tuple(sorted({*before.runs, run})), values)
-        self.outages.setdefault(name, {})[run] = cost
+        values[REBALANCE][found.run] = found.rebalances
+        values[DOWNTIME][found.run] = found.gaps
+        values[DOWNTIME_OF_RUN][found.run] = [found.cost.down_s]
+        self.samples[found.option] = Sample(tuple(sorted({*before.runs, found.run})), values)
+        self.outages.setdefault(found.option, {})[found.run] = found.cost
 
     def answer(self, cell: CampaignCell, kept: bool) -> OptionAnswer:
         """Return the results of an option so far."""
@@ -420,74 +398,73 @@ def _written(folder: Path, name: str, text: str) -> Path:
     return path
 
 
-def _stretches(views: Views, questions: Mapping[str, Question]) -> DataFrame:
-    """Return a row for each run: the cost of the event, and the values of the measures as bytes of
-    doubles."""
-    from pyspark.sql import functions as f
+class _RunCost(NamedTuple):
+    """The cost of the event in one run, and the values of the measures in order, in seconds."""
 
-    rebalances = views.counted("rebalance").where("settled = 'Stable' AND NOT forms")
-    gaps = views.counted("handover").where("apart")
-    both = rebalances.select(
-        "run_id", f.lit(-1).alias("partition"), "begin_us", f.col("end_us").alias("end_us")
-    ).unionAll(
-        gaps.select(
-            "run_id",
-            f.col("partition").cast("int"),
-            (f.col("from_us") - f.col("gap_us")).alias("begin_us"),
-            f.col("from_us").alias("end_us"),
-        )
-    )
-    runs = views.view("run").select("run_id", "parameters")
-    sizes = {name: (each.partitions, each.traffic) for name, each in questions.items()}
-
-    def measure(table: pa.Table) -> pa.Table:
-        return _measure(table, sizes)
-
-    columns = f"run_id string, parameters string, cost string, {REBALANCE} binary, {DOWNTIME} binary"
-    return runs.join(both, "run_id", "left").groupBy("run_id").applyInArrow(measure, columns)
+    option: str
+    run: str
+    cost: OutageCost
+    rebalances: list[float]
+    gaps: list[float]
 
 
-def _measure(table: pa.Table, sizes: Mapping[str, tuple[int, Traffic]]) -> pa.Table:
-    """Turn the stretches of one run into one row; rebalances are stretches with the partition -1."""
+_STRETCHES: Final = """
+SELECT run_id, parameters, partition, begin_us, end_us
+FROM {run} LEFT JOIN (
+  SELECT run_id, -1 AS partition, begin_us, end_us FROM {rebalance} WHERE settled = 'Stable' AND NOT forms
+  UNION ALL
+  SELECT run_id, partition, from_us - gap_us, from_us FROM {handover} WHERE apart
+) USING (run_id)
+ORDER BY run_id
+"""
+"""Rebalances, as stretches of the partition -1, and the times of partitions without an owner; a run without
+any has a row with null."""
+
+
+def _costs(stretches: pa.Table, questions: Mapping[str, Question]) -> Iterator[_RunCost]:
     import numpy as np
-    import pyarrow as pa
+    from pyarrow import compute
 
-    whole = table.filter(pa.compute.is_valid(table["partition"])) if table.num_rows else table
+    if not len(stretches):
+        return
+    runs, parameters = (stretches[name].to_pylist() for name in ("run_id", "parameters"))
     partition, begin, end = (
-        whole[name].to_numpy().astype(np.int64) for name in ("partition", "begin_us", "end_us")
+        compute.fill_null(stretches[name], _NO_STRETCH).to_numpy().astype(np.int64)
+        for name in ("partition", "begin_us", "end_us")
     )
-    moves, gaps = partition < 0, partition >= 0
-    partitions, traffic = sizes[_option_of(table["parameters"][0].as_py())]
-    cost = outage_cost(
-        begin[gaps],
-        end[gaps],
-        partition[gaps],
-        begin_us=BEGIN.us,
-        end_us=int(end[moves].max(initial=BEGIN.us)),
-        partitions=partitions,
-        traffic=traffic,
-    )
-    seconds = (end - begin) / 1e6
-    row = {
-        "run_id": table["run_id"][0].as_py(),
-        "parameters": table["parameters"][0].as_py(),
-        "cost": msgspec.json.encode(cost).decode(),
-        REBALANCE: np.sort(seconds[moves]).tobytes(),
-        DOWNTIME: np.sort(seconds[gaps]).tobytes(),
-    }
-    binary = {REBALANCE: pa.binary(), DOWNTIME: pa.binary()}
-    schema = pa.schema([(name, binary.get(name, pa.string())) for name in row])
-    return pa.Table.from_pylist([row], schema)
+    firsts = [number for number, run in enumerate(runs) if not number or run != runs[number - 1]]
+    for first, past in itertools.pairwise([*firsts, len(runs)]):
+        of_run = slice(first, past)
+        option = _option_of(parameters[first])
+        moves, gaps = partition[of_run] == -1, partition[of_run] >= 0
+        begins, ends = begin[of_run], end[of_run]
+        cost = outage_cost(
+            begins[gaps],
+            ends[gaps],
+            partition[of_run][gaps],
+            begin_us=BEGIN.us,
+            end_us=int(ends[moves].max(initial=BEGIN.us)),
+            partitions=questions[option].partitions,
+            traffic=questions[option].traffic,
+        )
+        rebalances, waits = (np.sort((ends - begins)[chosen] / 1e6).tolist() for chosen in (moves, gaps))
+        yield _RunCost(option, runs[first].rpartition("-")[2], cost, rebalances, waits)
 
 
-def _ended(summaries: DataFrame) -> list[tuple[str, float, bool]]:
-    """Return each run's option, its wall time, and whether it failed.
+_NO_STRETCH: Final = -2
+
+
+def _ended(summaries: Iterable[str]) -> Iterator[tuple[str, float, bool]]:
+    """Yield each run's option, its wall time, and whether it failed.
 
     A run failed if it had an error, broke an invariant, or left the group unsettled.
     """
-    bad = "coalesce(error IS NOT NULL OR violations > 0 OR NOT converged, true) AS bad"
-    rows = summaries.selectExpr("parameters", "wall_seconds", bad).collect()
-    return [(_option_of(row["parameters"]), row["wall_seconds"], row["bad"]) for row in rows]
+    from pyarrow import parquet
+
+    for path in summaries:
+        for row in parquet.read_table(path).to_pylist():
+            is_bad = row["error"] is not None or row["violations"] > 0 or not row["converged"]
+            yield _option_of(row["parameters"]), row["wall_seconds"], is_bad
 
 
 def _option_of(parameters: str) -> str:

@@ -176,7 +176,7 @@ def carry_out(
         traced = _always_traced(spec.traces, len(cells), len(seeds))
         running.do(list(tasks_of(cells, seeds, finished, traced)), shown)
         directory = running.directory
-        analysis = analyze_files(running.spark, directory.files(), shown)
+        analysis = analyze_files(lambda: running.spark, directory.files(), shown)
         lost = running.losses.found()
     kept = keep_failures(directory, [cell for cell in spec.cells if not cell.mutant], shown)
     _write_report(spec.title, directory, analysis, target, wall_clock() - began)

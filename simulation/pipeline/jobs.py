@@ -127,9 +127,6 @@ def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
     return done, total
 
 
-SMALL_ROWS: Final = 300_000
-"""Number of trace rows up to which all views of the runs fit into the driver's memory."""
-
 INTERPRETED_ROWS: Final = 8_000_000
 """Number of trace rows up to which compiling a query takes longer than interpreting it: the runs' views then
 have about a million rows. Above that, the JVM's second compiler is worth its cost, too."""

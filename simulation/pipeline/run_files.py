@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,9 @@ import msgspec
 
 from fencepost.simulation.analyses.run_pass import PACKED, pack, packed_views, rows_of_task, take_rows
 from fencepost.simulation.analyses.run_views import RUN_VIEWS, version
+from fencepost.simulation.pipeline.jobs import run_job, settings_for
 from fencepost.simulation.pipeline.output import LOCK, whole_file
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.traces import TraceFiles, footer
 from fencepost.simulation.trace.schema import COLUMNS
 
@@ -62,54 +64,94 @@ class FilesPass(msgspec.Struct, frozen=True):
     """The names of the views."""
 
 
-@contextlib.contextmanager
-def run_views(
-    spark: SparkSession, files: TraceFiles, trace: DataFrame, only: Sequence[str] = tuple(RUN_VIEWS)
-) -> Iterator[DataFrame]:
-    """Provide the views of all runs, packed: kept ones are read, and the others are computed.
+class FoundViews:
+    """The views of all runs: those that are kept, and those that must be computed from their sources."""
 
-    `trace` has the rows of all files. The views can be read within the block. With `only`, these views are
-    enough, and others may be missing; `files` must keep none then.
-    """
-    if not files.keep:
-        yield _views(spark, files, trace, {}, sources_of(files), views=only)
+    def __init__(
+        self, files: TraceFiles, sources: Sequence[Source], kept: Mapping[str, Sequence[str]]
+    ) -> None:
+        self.sources = sources
+        self._files = files
+        self._kept = kept
+        known = {fingerprint for each in kept.values() for fingerprint in each}
+        self._left = [each for each in sources if each.fingerprint not in known]
+
+    def frame(self, spark: SparkSession, trace: Callable[[], DataFrame]) -> DataFrame:
+        """Return all views, packed. `trace` has the rows of all files."""
+        frames = self._computed(spark, trace, tuple(RUN_VIEWS))
+        if self._kept:
+            frames.append(spark.read.schema(PACKED).parquet(*self._kept))
+        if not frames:
+            return spark.createDataFrame([], PACKED)
+        return functools.reduce(lambda one, other: one.unionAll(other), frames)
+
+    def table(
+        self,
+        start: Callable[[], SparkSession],
+        trace: Callable[[SparkSession], DataFrame],
+        progress: Progress,
+        *,
+        only: Sequence[str] = tuple(RUN_VIEWS),
+        until: float | None = None,
+    ) -> pa.Table:
+        """Return the views in this process, packed. A session starts if some must be computed.
+
+        With `only`, these views are enough, and others may be missing; `files` must keep none then.
+
+        :raises OutOfTime: if they are not computed by `until`, on the clock of `wall_clock`.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        schema = pa.schema([("view", pa.string()), ("data", pa.binary())])
+        found = [parquet.read_table(path, schema=schema) for path in self._kept]
+        if self._left:
+            spark = start()
+            rows = sum(each.rows for each in self._left)
+            with progress.step("measuring", len(self._left)) as advance, settings_for(spark, rows):
+                done = 0
+
+                def watch(tasks: int, total: int) -> None:
+                    nonlocal done
+                    now = len(self._left) * tasks // total if total else 0
+                    advance(max(0, now - done))
+                    done = max(now, done)
+
+                for frame in self._computed(spark, lambda: trace(spark), only):
+                    computed: pa.Table = run_job(spark, "views", frame.toArrow, watch, until=until)
+                    found.append(computed.cast(schema))
+        return pa.concat_tables(found) if found else schema.empty_table()
+
+    def _computed(
+        self, spark: SparkSession, trace: Callable[[], DataFrame], views: Sequence[str]
+    ) -> list[DataFrame]:
+        files = self._files
+        frames = []
+        if small := [each for each in self._left if each.rows <= MOST_ROWS]:
+            tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
+            rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
+            names = {os.path.abspath(path): name for path, name in files.names.items()}
+            keep = os.path.abspath(files.keep) if files.keep else ""
+            work = functools.partial(_work, FilesPass(names, keep, tuple(views)))
+            frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
+        if large := [path for each in self._left if each.rows > MOST_ROWS for path in each.files]:
+            from pyspark.sql import functions as f
+
+            paths = [Path(os.path.abspath(path)).as_uri() for path in large]
+            path = f.regexp_replace("_metadata.file_path", "^file:/+", "file:///")
+            frames.append(pack(trace().where(path.isin(paths))))
+        return frames
+
+
+@contextlib.contextmanager
+def found_views(files: TraceFiles) -> Iterator[FoundViews]:
+    """Find the kept views of runs, and the runs without. The views can be read within the block."""
+    if not files.keep or not files.traces:
+        yield FoundViews(files, sources_of(files), {})
         return
     with sharing(Path(files.keep)) as folder:
         sources = sources_of(files)
-        yield _views(spark, files, trace, folder.taken(sources), sources, views=tuple(RUN_VIEWS))
-
-
-def _views(
-    spark: SparkSession,
-    files: TraceFiles,
-    trace: DataFrame,
-    kept: Mapping[str, Sequence[str]],
-    sources: Sequence[Source],
-    *,
-    views: Sequence[str],
-) -> DataFrame:
-    known = {fingerprint for each in kept.values() for fingerprint in each}
-    left = [each for each in sources if each.fingerprint not in known]
-    small = [each for each in left if each.rows <= MOST_ROWS]
-    frames = []
-    if kept:
-        frames.append(spark.read.schema(PACKED).parquet(*kept))
-    if small:
-        tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
-        rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
-        names = {os.path.abspath(path): name for path, name in files.names.items()}
-        keep = os.path.abspath(files.keep) if files.keep else ""
-        work = functools.partial(_work, FilesPass(names, keep, tuple(views)))
-        frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
-    if large := [path for each in left if each.rows > MOST_ROWS for path in each.files]:
-        from pyspark.sql import functions as f
-
-        paths = [Path(os.path.abspath(path)).as_uri() for path in large]
-        path = f.regexp_replace("_metadata.file_path", "^file:/+", "file:///")
-        frames.append(pack(trace.where(path.isin(paths))))
-    if not frames:
-        return spark.createDataFrame([], PACKED)
-    return functools.reduce(lambda one, other: one.unionAll(other), frames)
+        yield FoundViews(files, sources, folder.taken(sources))
 
 
 def sources_of(files: TraceFiles) -> list[Source]:

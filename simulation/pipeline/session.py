@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.interrupts import interrupt_handler_kept, interrupts_held
 from fencepost.simulation.java import find_java_home
+from fencepost.simulation.pipeline.class_archive import ClassArchive, class_archive
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -126,11 +127,12 @@ def spark_session(
         _equip(session)
         yield session
         return
+    archive = class_archive()
     with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, end_unsaid():
         with interrupts_held() as release:
             say(STARTING)
             try:
-                session, gateway = _start(master, Path(scratch), settings or {})
+                session, gateway = _start(master, Path(scratch), settings or {}, archive)
             except EnvironmentLacks:
                 release()  # SIGTERM of a whole process group also ends the JVM, so that it is missing here
                 raise
@@ -148,6 +150,8 @@ def spark_session(
             with interrupts_held() as release:
                 _stop(gateway)
             release()
+            if archive is not None:
+                archive.make()
 
 
 def check_can_start(master: str) -> None:
@@ -206,7 +210,9 @@ def _check_reachable(master: str) -> None:
     )
 
 
-def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[SparkSession, Any]:
+def _start(
+    master: str, scratch: Path, settings: Mapping[str, str], archive: ClassArchive | None
+) -> tuple[SparkSession, Any]:
     import pyspark
     from pyspark import SparkConf, SparkContext
     from pyspark.errors import PySparkRuntimeError
@@ -221,7 +227,7 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
     conf.setAll(list(settings.items()))
 
     log = scratch / "spark.log"
-    with _environment(master), log.open("wb") as output:
+    with _environment(master, archive), log.open("wb") as output:
         try:
             gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
                 conf, popen_kwargs={"stdout": output, "stderr": output}
@@ -244,9 +250,11 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
 
 
 @contextlib.contextmanager
-def _environment(master: str) -> Iterator[None]:
+def _environment(master: str, archive: ClassArchive | None) -> Iterator[None]:
     """Set the variables that Spark's launcher and its Python workers read, while it starts."""
     wanted = {"JAVA_HOME": str(find_java_home())}
+    if archive is not None:
+        wanted |= archive.environment
     if is_local(master):
         wanted |= {
             "PYSPARK_PYTHON": sys.executable,

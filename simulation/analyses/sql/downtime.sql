@@ -10,7 +10,7 @@ FROM (
   SELECT scenario, parameters, coalesce(cause, 'all') AS cause, cause IS NULL AS of_all,
          count(*) AS count,
          count(*) - count(gap_us) AS unknown,
-         CASE WHEN count(gap_us) = count(*) THEN percentile_approx(seconds, :curve, 10000) END AS curve,
+         CASE WHEN count(gap_us) = count(*) THEN percentile_approx(seconds, {curve}, 10000) END AS curve,
          CASE WHEN count(gap_us) = count(*) THEN sum(gap_us) / 1e6 END AS seconds
   FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE apart)
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))

@@ -6,7 +6,7 @@ WITH judged AS (
   SELECT scenario, parameters, run_id, name, NULL, 0L, 1L FROM {incident} AS incident WHERE incident = 'violation'
 )
 SELECT scenario, parameters, invariant,
-       array_join(array_sort(collect_set(situation)), ', ') AS situations,
+       coalesce(array_join(array_sort(collect_set(situation)), ', '), '') AS situations,
        sum(reached) AS reached,
        count(DISTINCT CASE WHEN reached > 0 THEN run_id END) AS runs,
        sum(broken) AS broken,

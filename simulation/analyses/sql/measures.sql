@@ -2,12 +2,11 @@
 -- null. A measure with one value per run has a value in every run, so 0 is a value.
 SELECT run_id, scenario, parameters, measure, value
 FROM (
-  SELECT run_id, explode(map(
-           'rebalance', seconds,
-           'rebalance_heartbeats', CAST(heartbeats AS DOUBLE),
-           'rebalance_bytes', CAST(bytes AS DOUBLE)
-         )) AS (measure, value)
+  SELECT run_id, measure, CASE measure WHEN 'rebalance' THEN seconds
+                                       WHEN 'rebalance_heartbeats' THEN CAST(heartbeats AS DOUBLE)
+                                       ELSE CAST(bytes AS DOUBLE) END AS value
   FROM {rebalance} AS rebalance
+  CROSS JOIN (VALUES ('rebalance'), ('rebalance_heartbeats'), ('rebalance_bytes') AS named(measure))
   WHERE settled = 'Stable' AND NOT forms
   UNION ALL
   SELECT run_id, 'formation', seconds FROM {formation} AS formation WHERE seconds IS NOT NULL

@@ -4,7 +4,7 @@ SELECT scenario, parameters, mutant,
        count_if(violations > 0) AS killed,
        count_if(violations > 0) / count(*) AS share,
        count_if(error IS NOT NULL) AS failed,
-       array_join(array_sort(collect_set(invariant)), ', ') AS invariants,
+       coalesce(array_join(array_sort(collect_set(invariant)), ', '), '') AS invariants,
        min(CASE WHEN violations > 0 THEN run_id END) AS example
 FROM (SELECT *, get_json_object(parameters, '$.mutant') AS mutant FROM {summary} AS summary)
 WHERE mutant <> 'none'

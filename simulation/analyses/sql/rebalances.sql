@@ -7,7 +7,7 @@ FROM (
   SELECT scenario, parameters,
          count(end_us) AS count,
          count(*) - count(end_us) AS unfinished,
-         CASE WHEN count(seconds) = count(end_us) THEN percentile_disc(:curve) WITHIN GROUP (ORDER BY seconds) END AS curve,
+         CASE WHEN count(seconds) = count(end_us) THEN percentile_disc({curve}) WITHIN GROUP (ORDER BY seconds) END AS curve,
          avg(epochs) FILTER (WHERE end_us IS NOT NULL) AS epochs_mean
   FROM {rebalance} AS rebalance
   WHERE (settled = 'Stable' OR end_us IS NULL) AND NOT forms

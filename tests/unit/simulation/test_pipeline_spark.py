@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs
 from fencepost.simulation.pipeline.session import error_text, spark_session
@@ -61,6 +62,7 @@ def test_a_campaign_runs_everything_once_and_goes_on_where_it_was(
     traced = set(pq.read_table(out / "traces", columns=["run_id"]).column(0).to_pylist())
     assert traced == {row["run_id"] for row in summary if row["traced"]}
     assert {row["seed"] for row in summary if row["traced"]} == {2, 3}
+    assert analyze(out, tables="spark") == analyze(out, tables="driver") == again.tables
     compared = {row["measure"]: row for row in again.tables["comparisons"] if row["quantile"] == "p90"}
     assert compared.keys() >= {"formation", "run_downtime"}
     assert {row["parameters"] for row in again.tables["rebalances"]} == {
@@ -91,6 +93,7 @@ def test_mutants_are_killed_and_count_in_no_total(spark: SparkSession, tmp_path:
 def test_runs_that_fail_are_rows(spark: SparkSession, tmp_path: Path) -> None:
     result = campaign("steady", 3, (), tmp_path / "out", time_limit_s=0.001)
     assert (result.runs, result.failed, result.violations) == (3, 3, 0)
+    assert [row["unconverged"] for row in result.tables["runs"]] == [0]
     page = Path(result.report).read_text()
     assert "took longer than 0.001 s" in page
 

@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.pipeline import analyze as analysis
-from fencepost.simulation.pipeline import run_files
+from fencepost.simulation.pipeline import kept_tables, run_files
 from fencepost.simulation.pipeline.analyze import Tables
 from fencepost.simulation.pipeline.analyze import analyze as analyze_all
-from fencepost.simulation.pipeline.run_files import Source, dealt, sharing, sources_of
+from fencepost.simulation.pipeline.run_files import Source, dealt, found_views, sharing, sources_of
 from fencepost.simulation.pipeline.traces import KEPT, find_traces
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
@@ -174,18 +174,17 @@ def test_an_analysis_deletes_no_views_that_another_one_is_about_to_read(
     """The other one finds a trace changed, so the kept file is of no use to it."""
     analyze(folder)
     before = kept(folder)
-    run_views = run_files.run_views
 
     @contextlib.contextmanager
     def interrupted(*arguments: Any) -> Iterator[Any]:
-        with run_views(*arguments) as views:
+        with found_views(*arguments) as views:
             os.utime(folder / "sac-churn-1.parquet", (1, 1))
             assert tables_of(analysis_of(folder)).keys() == expected.keys()
             assert before.items() < kept(folder).items()
             yield views
 
     with monkeypatch.context() as patched:
-        patched.setattr(analysis, "run_views", interrupted)
+        patched.setattr(analysis, "found_views", interrupted)
         assert analyze(folder) == expected
     assert analyze(folder) == expected
     assert not before.keys() & kept(folder).keys()
@@ -245,10 +244,56 @@ def test_files_that_are_large_give_the_same_tables(
     assert not kept(folder)
 
 
-def test_many_rows_give_the_same_tables(
+def test_many_rows_are_analysed_on_spark(
     folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis, "SMALL_ROWS", 0)
+    monkeypatch.setattr(analysis, "DRIVER_ROWS", 0)
+    monkeypatch.setattr(analysis, "_here", lambda *_, **__: pytest.fail("computes tables in the driver"))
+    assert analyze(folder) == expected
+
+
+@pytest.fixture
+def unchanged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that was analysed; whatever computes anything from now on fails."""
+    analyze_all(folder)
+    for name in ("_here", "_on_spark", "spark_session"):
+        monkeypatch.setattr(analysis, name, lambda *_, **__: pytest.fail("computes something"))
+    return folder
+
+
+def test_an_unchanged_folder_has_its_tables_at_once_and_says_so(unchanged: Path, expected: Tables) -> None:
+    said: list[str] = []
+    report = unchanged / "report.html"
+    tables = analyze_all(unchanged, report=report, say=said.append)
+    assert said == ["nothing has changed since the last analysis: these are its tables"]
+    assert all(tables[name] == expected[name] for name in SOME)
+    assert tables["downtime"]
+    assert "rolling-deploy" in report.read_text()
+    assert analyze(unchanged) == expected
+
+
+@pytest.mark.parametrize("how", ["trace", "damaged", "version", "asked"])
+def test_tables_of_another_state_do_not_count(
+    unchanged: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = unchanged / KEPT / "tables.msgpack"
+    if how == "trace":
+        os.utime(unchanged / "sac-churn-1.parquet", (1, 1))
+    elif how == "damaged":
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 0xFF
+        path.write_bytes(data)
+    elif how == "version":
+        monkeypatch.setattr(kept_tables, "_version", lambda: "another")
+    with pytest.raises(pytest.fail.Exception, match="computes something"):
+        analyze(unchanged, tables="driver" if how == "asked" else "auto")
+
+
+def test_kept_views_are_enough_for_the_driver(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    analyze(folder)
+    monkeypatch.setattr(analysis, "spark_session", lambda *_, **__: pytest.fail("starts Spark"))
     assert analyze(folder) == expected
 
 

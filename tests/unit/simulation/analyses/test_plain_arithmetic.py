@@ -11,12 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.mutants.registry import with_mutant
+from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
-from fencepost.simulation.trace.schema import TRACE_DDL
 from tests.unit.simulation.analyses.plain_arithmetic import (
     Told,
     downtime,
@@ -73,21 +72,11 @@ class Library(NamedTuple):
     runs: dict[str, Ran]
     tables: dict[str, dict[str, list[dict[str, Any]]]]
     """By table and scenario."""
+    on_spark: Tables
+    here: Tables
 
     def rows(self, table: str, name: str) -> list[dict[str, Any]]:
         return self.tables[table].get(name, [])
-
-
-TABLES = (
-    "two_owners",
-    "downtime",
-    "initial_assignment",
-    "owners",
-    "sac_gaps",
-    "fencings",
-    "violations",
-    "rebalances",
-)
 
 
 @pytest.fixture(scope="module")
@@ -103,14 +92,19 @@ def library(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Li
             result = run(scenario, seed, trace=trace, raises=False)
         runs[shown].results.append(result)
         runs[shown].told.append(told_by(pq.read_table(path).to_pylist()))
-    views = Views(spark.read.schema(TRACE_DDL).parquet(str(folder)), cached=True)
+    on_spark, here = (analyze(folder, tables=place) for place in ("spark", "driver"))
     tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for table in TABLES:
+    for table, rows in here.items():
         tables[table] = defaultdict(list)
-        for row in ANALYSES[table].over(views).collect():
-            tables[table][row.scenario].append(row.asDict())
-    views.release()
-    return Library(dict(runs), tables)
+        for row in rows:
+            tables[table][row["scenario"]].append(row)
+    return Library(dict(runs), tables, on_spark, here)
+
+
+@pytest.mark.parametrize("table", ANALYSES)
+def test_spark_and_the_driver_make_the_same_table(library: Library, table: str) -> None:
+    assert library.on_spark[table] == library.here[table]
+    assert library.here[table] or table == "mutants"
 
 
 def seconds(us: Iterable[int]) -> float:

@@ -190,6 +190,11 @@ def test_what_comes_out_is_what_is_declared(spark: SparkSession) -> None:
     assert RUNS(trace).columns == RUNS.schema.names
 
 
+def test_spark_makes_the_same_tables_as_the_driver(tables: Tables, stories: Path) -> None:
+    for name, rows_of_table in analyze(stories, tables="spark").items():
+        assert rows_of_table == tables[name], name
+
+
 def test_situations_put_invariants_to_the_test_that_there_are() -> None:
     assert {name for each in SITUATIONS for name in each.invariants} <= INVARIANTS.keys()
 

@@ -1,0 +1,104 @@
+"""The archive of Spark's classes in the user's cache (AppCDS): with it a JVM starts with less work.
+
+The first session lists the classes that it loads. When it has ended, a process of its own makes the archive
+from that list, at low priority. An archive belongs to one Java and one set of Spark's jars. Java ignores an
+archive that does not fit or is damaged, and nothing here is a reason to fail.
+
+Java accepts an archive only for the class path that it was made with, and without duplicates. Spark's own
+path begins with a folder that need not exist and names one jar twice, so the wrapper around Java
+(`fencepost.simulation.java`) replaces it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fencepost.simulation.java import ARCHIVE_OPTION, CLASS_PATH, cache_directory, wheel_java
+
+_FORMAT: Final = 1
+_MAKING_S: Final = 1_800.0
+"""Time after which an unfinished archive counts as abandoned, in seconds."""
+
+_DUMP: Final = (
+    'nice "$0" -Xshare:dump "$@" && mv "$ARCHIVE.new" "$ARCHIVE"; rm -f "$ARCHIVE.new" "$ARCHIVE".list-*'
+)
+
+
+class ClassArchive(msgspec.Struct, frozen=True):
+    """The place of the archive for this Java and these jars."""
+
+    java: Path
+    path: Path
+    class_path: str
+
+    @property
+    def _list(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.list-{os.getpid()}")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables for the wrapper: they use the archive, or list classes if there is none."""
+        listing = f"-XX:DumpLoadedClassList={self._list}"
+        chosen = f"-XX:SharedArchiveFile={self.path}" if self.path.is_file() else listing
+        return {CLASS_PATH: self.class_path, ARCHIVE_OPTION: chosen}
+
+    def make(self, *, wait: bool = False) -> None:
+        """Make the archive from the list of a session that has ended, unless it exists or is being made."""
+        unfinished = self.path.with_name(f"{self.path.name}.new")
+        with contextlib.suppress(OSError):
+            if self.path.exists() or not self._list.is_file():
+                return
+            lock = self.path.with_name(f"{self.path.name}.lock")
+            if lock.exists() and time.time() - lock.stat().st_mtime > _MAKING_S:
+                lock.unlink()
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+            command = [
+                *("sh", "-c", _DUMP, str(self.java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+                *(f"-XX:SharedClassListFile={self._list}", f"-XX:SharedArchiveFile={unfinished}"),
+                *("-cp", self.class_path),
+            ]
+            process = subprocess.Popen(
+                command,
+                env={**os.environ, "ARCHIVE": str(self.path)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            if wait:
+                process.wait()
+
+
+def class_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
+    """Return the archive for Spark's JVM; None if another Java or other settings are used."""
+    if environ.get("JAVA_HOME") or environ.get("SPARK_CONF_DIR") or environ.get("SPARK_HOME"):
+        return None
+    java = wheel_java()
+    if java is None or os.name == "nt":
+        return None
+    import pyspark
+
+    home = Path(pyspark.__file__).parent
+    if (home / "conf").exists():
+        return None
+    jars = sorted((home / "jars").glob("*.jar"))
+    jars.sort(key=lambda jar: not jar.name.startswith("slf4j-api"))  # Spark has it first, too
+    try:
+        states = [(str(jar), jar.stat().st_size, jar.stat().st_mtime_ns) for jar in [*jars, java]]
+        cache = cache_directory(environ)
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return None
+    text = json.dumps([_FORMAT, states])
+    name = f"spark-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsa"
+    return ClassArchive(java, cache / name, ":".join(map(str, jars)))
