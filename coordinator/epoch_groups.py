@@ -19,6 +19,11 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, Of
 from fencepost.coordinator.kinds import Applier, GroupKind
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+)
 from fencepost.coordinator.protocol.outcome import NOTHING, MemberFenced, Outcome
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -339,6 +344,55 @@ class SoftState(Generic[S, G, M]):
         """Restart the rebalance timer if the record leaves a revocation outstanding; else cancel it."""
 
 
+def stale(member: Any, message: str) -> ProtocolError:
+    """Return the error for an epoch that is not the member's."""
+    is_classic = getattr(member, "classic", None) is not None
+    return ProtocolError(
+        ErrorCode.ILLEGAL_GENERATION if is_classic else ErrorCode.STALE_MEMBER_EPOCH, message
+    )
+
+
+def check_commit_epoch(group: EpochGroup[M, Any], request: OffsetCommitRequest, protocol: str) -> M | None:
+    """Check that the request may commit (KIP-848, OffsetCommit; KIP-1251). Return None if it may for any
+    partition. If its epoch is an older one of the member's, return the member: it may for what it had then.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, UNSUPPORTED_VERSION for a request from before member epochs, or
+        STALE_MEMBER_EPOCH for an epoch that the member has not reached; a member that speaks the classic
+        protocol gets ILLEGAL_GENERATION.
+    """
+    epoch = request.member_epoch
+    if request.is_anonymous_transaction or (epoch < 0 and not group.members):
+        return None
+    member = group.member(request.member_id)
+    is_classic = getattr(member, "classic", None) is not None
+    if not request.is_transactional and request.api_version < MEMBER_EPOCH_VERSION and not is_classic:
+        raise ProtocolError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"OffsetCommit version {MEMBER_EPOCH_VERSION} or above must be used by members using the "
+            f"{protocol} group protocol",
+        )
+    current = member.member_epoch
+    if epoch > current:
+        raise stale(member, f"Received member epoch {epoch} is newer than current member epoch {current}.")
+    return None if epoch == current else member
+
+
+def check_fetch_epoch(group: EpochGroup[Any, Any], request: OffsetFetchRequest) -> None:
+    """Check that the request may fetch (KIP-848, OffsetFetch): without a member, or at its member's epoch.
+
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a classic member.
+    """
+    if request.member_id is None and request.member_epoch < 0:
+        return
+    member = group.member(request.member_id or "")
+    if request.member_epoch != member.member_epoch:
+        raise stale(
+            member,
+            f"The received member epoch {request.member_epoch} does not match the expected member epoch "
+            f"{member.member_epoch}.",
+        )
+
+
 class EpochGroups(GroupKind, Generic[G, OfGroup]):
     """All groups of such a kind in a coordinator."""
 
@@ -409,6 +463,10 @@ class EpochGroups(GroupKind, Generic[G, OfGroup]):
 
     def _session_timeout_ms(self, group_id: str) -> int:
         return self._settings.of(group_id).session_timeout_ms
+
+    def check_fetch(self, group: G, request: OffsetFetchRequest) -> None:
+        """Fence an OffsetFetch by the member's epoch."""
+        check_fetch_epoch(group, request)
 
     # What happens without a request
 

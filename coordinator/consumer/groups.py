@@ -27,7 +27,7 @@ from fencepost.coordinator.kinds import GroupMember, ReportedMember, RequestHand
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     Effect,
@@ -302,10 +302,6 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     ) -> PartitionFence | None:
         """Fence an OffsetCommit by the member's epoch."""
         return offset_fencing.check_commit(group, request)
-
-    def check_fetch(self, group: ConsumerGroup, request: OffsetFetchRequest) -> None:
-        """Fence an OffsetFetch by the member's epoch."""
-        offset_fencing.check_fetch(group, request)
 
     # What observers see
 

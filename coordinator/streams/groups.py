@@ -12,7 +12,7 @@ from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, Re
 from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
@@ -209,10 +209,6 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     ) -> PartitionFence | None:
         """Fence an OffsetCommit by the member's epoch and tasks."""
         return offset_fencing.check_commit(group, image, request)
-
-    def check_fetch(self, group: StreamsGroup, request: OffsetFetchRequest) -> None:
-        """Fence an OffsetFetch by the member's epoch."""
-        offset_fencing.check_fetch(group, request)
 
     # What observers see
 

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.offset_fencing import check_commit, check_fetch
+from fencepost.coordinator.consumer.offset_fencing import check_commit
+from fencepost.coordinator.epoch_groups import check_fetch_epoch
 from fencepost.coordinator.offsets.commit import (
     code_of,
     commit,
@@ -394,7 +395,9 @@ class TestFetch:
     )
     def test_a_member_reads_at_its_epoch_only(self, fields: dict[str, object], code: ErrorCode) -> None:
         group = group_with_member(5)
-        reply = fetching(stored((X0, 7)), lambda asked: check_fetch(group, asked), partitions=(X0,), **fields)
+        reply = fetching(
+            stored((X0, 7)), lambda asked: check_fetch_epoch(group, asked), partitions=(X0,), **fields
+        )
         assert reply.error_code == code
         assert list(reply.offsets) == ([X0] if code is ErrorCode.NONE else [])
 
