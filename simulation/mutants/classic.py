@@ -25,7 +25,7 @@ from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.ownership import ClassicOwnership
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original
+from fencepost.simulation.mutants.mutant import Mutants, Original
 
 _DEPLOY: Final = ("classic-rolling-deploy",)
 _SLOW: Final = ("classic-slow-members",)
@@ -38,7 +38,6 @@ CLASSIC_MUTANTS: Final = Mutants()
 
 @CLASSIC_MUTANTS.bug(
     "eager-keeps-partitions",
-    UNREPORTED,
     "classic-joins",
     _DEPLOY,
     (ClassicOwnership, "prepare"),
@@ -55,10 +54,10 @@ def _keeps_partitions(prepare: Original, self: ClassicOwnership, *arguments: Any
 
 @CLASSIC_MUTANTS.bug(
     "cooperative-gives-at-once",
-    "KIP-429",
     "classic-assignment",
     _DEPLOY,
     (CooperativeStickyAssignor, "assign"),
+    source="KIP-429",
 )
 def _gives_away_at_once(
     assign: Original, self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
@@ -74,9 +73,7 @@ def _gives_away_at_once(
     return given
 
 
-@CLASSIC_MUTANTS.bug(
-    "generations-restart", UNREPORTED, "classic-generations", _DEPLOY, (ClassicGroup, "next_generation")
-)
+@CLASSIC_MUTANTS.bug("generations-restart", "classic-generations", _DEPLOY, (ClassicGroup, "next_generation"))
 def _restarts(next_generation: Original, self: ClassicGroup, now_ms: int) -> None:
     """Generation 3 is followed by generation 1."""
     if self.generation == _RESTARTS_AFTER:
@@ -85,7 +82,7 @@ def _restarts(next_generation: Original, self: ClassicGroup, now_ms: int) -> Non
 
 
 @CLASSIC_MUTANTS.bug(
-    "any-generation", UNREPORTED, "classic-answers commit-fenced", _DEPLOY, (sessions, "check_generation")
+    "any-generation", "classic-answers commit-fenced", _DEPLOY, (sessions, "check_generation")
 )
 def _any_generation(
     _: Original, group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
@@ -94,9 +91,7 @@ def _any_generation(
     return group.check_member(member_id, instance_id)
 
 
-@CLASSIC_MUTANTS.bug(
-    "last-assignment-written", UNREPORTED, "classic-record", _DEPLOY, (ClassicGroupMember, "record")
-)
+@CLASSIC_MUTANTS.bug("last-assignment-written", "classic-record", _DEPLOY, (ClassicGroupMember, "record"))
 def _writes_the_last_one(
     record: Original, self: ClassicGroupMember, protocol: str | None, assignment: bytes
 ) -> GroupMetadataMember:
@@ -107,7 +102,6 @@ def _writes_the_last_one(
 
 @CLASSIC_MUTANTS.bug(
     "upgraded-with-nothing",
-    UNREPORTED,
     "one-claimant classic-migrates",
     ("rolling-migration",),
     (upgrade, "read_assignment"),
@@ -117,7 +111,7 @@ def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
     return ConsumerProtocolAssignment(partitions={})
 
 
-@CLASSIC_MUTANTS.bug("first-members-alone", UNREPORTED, "classic-rounds", _DEPLOY, (rounds, "join_time_over"))
+@CLASSIC_MUTANTS.bug("first-members-alone", "classic-rounds", _DEPLOY, (rounds, "join_time_over"))
 def _nobody_comes_later(original: Original, step: ClassicStep) -> None:
     """The initial delay of an empty group is not extended when more members join."""
     step.group.new_member_added = False
@@ -125,7 +119,7 @@ def _nobody_comes_later(original: Original, step: ClassicStep) -> None:
 
 
 @CLASSIC_MUTANTS.bug(
-    "generation-never-synced", "KAFKA-12890", "timers-armed", _SLOW, (ClassicStep, "set_timer")
+    "generation-never-synced", "timers-armed", _SLOW, (ClassicStep, "set_timer"), source="KAFKA-12890"
 )
 def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_ms: int) -> None:
     """A generation whose leader left waits forever for its assignment."""
@@ -133,7 +127,9 @@ def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_
         original(step, kind, length_ms)
 
 
-@CLASSIC_MUTANTS.bug("late-sync-stays", "KAFKA-12890", "classic-members", _SLOW, (rounds, "sync_time_over"))
+@CLASSIC_MUTANTS.bug(
+    "late-sync-stays", "classic-members", _SLOW, (rounds, "sync_time_over"), source="KAFKA-12890"
+)
 def _all_may_stay(_: Original, step: ClassicStep) -> None:
     """Members that did not send SyncGroup in time stay in the group."""
     if step.group.pending_syncs:
@@ -141,7 +137,7 @@ def _all_may_stay(_: Original, step: ClassicStep) -> None:
 
 
 @CLASSIC_MUTANTS.bug(
-    "static-return-unwritten", "KAFKA-10284", "classic-record", _STATIC, (ClassicStep, "write")
+    "static-return-unwritten", "classic-record", _STATIC, (ClassicStep, "write"), source="KAFKA-10284"
 )
 def _is_not_written(original: Original, step: ClassicStep, value: GroupMetadataValue | None) -> None:
     """No record has the new member id of a static member that returned."""
@@ -150,7 +146,7 @@ def _is_not_written(original: Original, step: ClassicStep, value: GroupMetadataV
 
 
 @CLASSIC_MUTANTS.bug(
-    "returned-leader-assigns", "KAFKA-13435", "classic-joined", _STATIC, (join, "_in_generation")
+    "returned-leader-assigns", "classic-joined", _STATIC, (join, "_in_generation"), source="KAFKA-13435"
 )
 def _assigns_anyway(original: Original, *arguments: Any, **named: Any) -> JoinGroupResponse:
     """A static leader that returned is not told to keep the assignment."""
@@ -158,7 +154,9 @@ def _assigns_anyway(original: Original, *arguments: Any, **named: Any) -> JoinGr
     return msgspec.structs.replace(told, skip_assignment=False)
 
 
-@CLASSIC_MUTANTS.bug("late-sync-gets-nothing", "KAFKA-9801", "classic-synced", _STATIC, (sync, "_assignment"))
+@CLASSIC_MUTANTS.bug(
+    "late-sync-gets-nothing", "classic-synced", _STATIC, (sync, "_assignment"), source="KAFKA-9801"
+)
 def _too_late_for_it(original: Original, group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
     """A static member that returns to a Stable group gets an empty assignment."""
     given: SyncGroupResponse = original(group, assignment)
@@ -167,7 +165,7 @@ def _too_late_for_it(original: Original, group: ClassicGroup, assignment: bytes)
 
 
 @CLASSIC_MUTANTS.bug(
-    "never-downgraded", UNREPORTED, "classic-migrates", ("rolling-migration",), (downgrade, "may_downgrade")
+    "never-downgraded", "classic-migrates", ("rolling-migration",), (downgrade, "may_downgrade")
 )
 def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
     """A consumer group stays one after its last KIP-848 member left."""
@@ -176,19 +174,17 @@ def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
 
 @CLASSIC_MUTANTS.bug(
     "id-forgotten-with-generation",
-    "KAFKA-13419",
     "classic-joins",
     ("classic-static-members", "classic-slow-members"),
     (ClassicMember, "_fenced"),
+    source="KAFKA-13419",
 )
 def _forgets_its_id(fenced: Original, self: ClassicMember, *, forget_id: bool) -> None:
     """A member that gets ILLEGAL_GENERATION joins as a new one, and its old self stays in the group."""
     fenced(self, forget_id=True)
 
 
-@CLASSIC_MUTANTS.bug(
-    "revoked-and-not-joined", UNREPORTED, "reconciles-on", _DEPLOY, (ClassicOwnership, "reconcile")
-)
+@CLASSIC_MUTANTS.bug("revoked-and-not-joined", "reconciles-on", _DEPLOY, (ClassicOwnership, "reconcile"))
 def _never_joins_again(reconcile: Original, self: ClassicOwnership, *arguments: Any) -> bool:
     """A member with a cooperative assignor revokes partitions and does not join again."""
     done = bool(reconcile(self, *arguments))
@@ -198,10 +194,10 @@ def _never_joins_again(reconcile: Original, self: ClassicOwnership, *arguments: 
 
 @CLASSIC_MUTANTS.bug(
     "expression-outlives-its-protocol",
-    "KAFKA-19720",
     "classic-migrates",
     ("static-migration",),
     (heartbeat, "evaluate"),
+    source="KAFKA-19720",
     overrides=('group.pattern="orders|payments"',),
 )
 def _expression_stays(

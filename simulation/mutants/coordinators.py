@@ -24,7 +24,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupTargetAssignmentMemberValue, Record
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Mutants, instead_of
+from fencepost.simulation.mutants.mutant import Mutant, Mutants, instead_of
 
 CHURN: Final = ("scale-up-and-down", "swarm", "rolling-deploy", "crash-and-return")
 LOSSES: Final = ("lossy-network", "swarm", "partitioned-members", "coordinator-failover")
@@ -49,10 +49,10 @@ COORDINATOR_MUTANTS: Final = Mutants()
 
 @COORDINATOR_MUTANTS.bug(
     "owner-entry-lost",
-    "KAFKA-16147",
     "owners-map one-owner",
     ("churn",),
     (PartitionEpochs, "replace"),
+    source="KAFKA-16147",
     overrides=("group.members=2", 'application.callback={median="8s", p99="20s"}'),
 )
 def _forgetful_map(
@@ -75,7 +75,11 @@ def _forgetful_map(
 
 
 @COORDINATOR_MUTANTS.bug(
-    "rejoin-fenced", "KAFKA-19233", "heartbeat-answers", ("lossy-network",), (validation, "check_epoch")
+    "rejoin-fenced",
+    "heartbeat-answers",
+    ("lossy-network",),
+    (validation, "check_epoch"),
+    source="KAFKA-19233",
 )
 def _epoch_zero_is_smaller(
     _: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None
@@ -90,10 +94,10 @@ def _epoch_zero_is_smaller(
 
 @COORDINATOR_MUTANTS.bug(
     "owner-by-epoch",
-    "franz-go kfake #1438",
     "one-owner owners-map one-claimant",
     CHURN,
     (heartbeats, "reconcile"),
+    source="franz-go kfake #1438",
 )
 def _owner_by_epoch(
     original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember, *, taken: Taken, **rest: Any
@@ -111,10 +115,10 @@ def _owner_by_epoch(
 
 @COORDINATOR_MUTANTS.bug(
     "target-told-early",
-    "crabka #521",
     "granted-after-release reply-equals-state one-claimant",
     CHURN,
     (consumer_groups, "heartbeat"),
+    source="crabka #521",
 )
 def _target_is_told(
     original: Callable[..., Outcome],
@@ -134,7 +138,11 @@ def _target_is_told(
 
 
 @COORDINATOR_MUTANTS.bug(
-    "lost-reply-fenced", "KIP-848, Member Epoch", "heartbeat-answers", LOSSES, (validation, "check_epoch")
+    "lost-reply-fenced",
+    "heartbeat-answers",
+    LOSSES,
+    (validation, "check_epoch"),
+    source="KIP-848, Member Epoch",
 )
 def _lost_reply_is_fenced(
     original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None
@@ -147,10 +155,10 @@ def _lost_reply_is_fenced(
 
 @COORDINATOR_MUTANTS.bug(
     "lost-assignment-not-repeated",
-    "franz-go eca3a457, KAFKA-16367",
     "assignment-present",
     LOSSES,
     (heartbeats, "_reply"),
+    source="franz-go eca3a457, KAFKA-16367",
 )
 def _delivered_is_delivered(
     original: Callable[..., ConsumerGroupHeartbeatResponse],
@@ -167,10 +175,10 @@ def _delivered_is_delivered(
 
 @COORDINATOR_MUTANTS.bug(
     "epoch-moves-in-revocation",
-    "KAFKA-19974",
     "revocation-frozen",
     ("slow-callbacks-and-poll-timeouts", "scale-up-and-down"),
     (reconciliation, "_next"),
+    source="KAFKA-19974",
 )
 def _epoch_moves_in_revocation(
     original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember, target_epoch: int, *rest: Any
@@ -185,10 +193,10 @@ def _epoch_moves_in_revocation(
 
 @COORDINATOR_MUTANTS.bug(
     "recomputed-in-revocation",
-    "KAFKA-16249",
     "revocation-frozen revocation-bounded",
     ("slow-callbacks-and-poll-timeouts",),
     (heartbeats, "reconcile"),
+    source="KAFKA-16249",
 )
 def _recomputed_in_revocation(
     original: Callable[..., ConsumerGroupMember],
@@ -217,10 +225,10 @@ def _recomputed_in_revocation(
 
 @COORDINATOR_MUTANTS.bug(
     "unsubscribed-topic-assigned",
-    "KAFKA-19431",
     "assigned-in-target",
     ("mixed-subscriptions",),
     (heartbeats, "reconcile"),
+    source="KAFKA-19431",
     overrides=("config.group.consumer.assignment.interval.ms=5000",),
 )
 def _any_topic_is_subscribed(
@@ -238,10 +246,10 @@ def _any_topic_is_subscribed(
 
 @COORDINATOR_MUTANTS.bug(
     "null-releases",
-    "franz-go 0af2689c",
     "revocation-frozen one-claimant",
     CHURN,
     (reconciliation, "releases"),
+    source="franz-go 0af2689c",
 )
 def _null_releases(
     original: Callable[..., bool], owned: ids.Partitions | None, partitions: ids.Partitions
@@ -275,7 +283,7 @@ COORDINATOR_MUTANTS.append(
 
 
 @COORDINATOR_MUTANTS.bug(
-    "away-and-revoking", UNREPORTED, "revocation-state", ("static-leave-while-revoking",), (leaving, "_away")
+    "away-and-revoking", "revocation-state", ("static-leave-while-revoking",), (leaving, "_away")
 )
 def _away_and_revoking(
     original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember
@@ -293,7 +301,6 @@ def _away_and_revoking(
 
 @COORDINATOR_MUTANTS.bug(
     "subscription-not-stored",
-    UNREPORTED,
     "heartbeat-recorded",
     ("mixed-subscriptions", "regex-subscriptions"),
     (ConsumerGroupMember, "with_heartbeat"),
@@ -309,7 +316,7 @@ def _says_nothing_new(
 
 
 @COORDINATOR_MUTANTS.bug(
-    "away-in-a-failover", UNREPORTED, "gone-members", ("static-failover",), (ConsumerSoftState, "rebuild")
+    "away-in-a-failover", "gone-members", ("static-failover",), (ConsumerSoftState, "rebuild")
 )
 def _away_is_gone(original: Callable[..., None], self: ConsumerSoftState, groups: Any, now_ms: int) -> None:
     """A coordinator that loads keeps static members that are away, for good."""
@@ -321,11 +328,7 @@ def _away_is_gone(original: Callable[..., None], self: ConsumerSoftState, groups
 
 
 @COORDINATOR_MUTANTS.bug(
-    "foreign-partitions-accepted",
-    UNREPORTED,
-    "heartbeat-answers",
-    ("foreign-members",),
-    (validation, "check_epoch"),
+    "foreign-partitions-accepted", "heartbeat-answers", ("foreign-members",), (validation, "check_epoch")
 )
 def _any_list_will_do(
     original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: ids.Partitions | None

@@ -26,7 +26,7 @@ from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original, instead_of
+from fencepost.simulation.mutants.mutant import Mutants, Original, instead_of
 
 _put_aside: Final[dict[Reconciler, tuple[Any, int]]] = {}
 """By reconciler, the offsets of a late commit and its time. Members themselves have no place for it."""
@@ -62,10 +62,10 @@ MEMBER_MUTANTS: Final = Mutants()
 
 @MEMBER_MUTANTS.bug(
     "keepalive-after-lost-reply",
-    "franz-go eca3a457; KIP-848, ConsumerGroupHeartbeat",
     "request-fields",
     LOSSES,
     (Heartbeats, "failed"),
+    source="franz-go eca3a457; KIP-848, ConsumerGroupHeartbeat",
 )
 def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
     """After a lost response the member sends only keepalives, so it never gets what was in it."""
@@ -77,10 +77,10 @@ def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, 
 
 @MEMBER_MUTANTS.bug(
     "revoked-partition-committed-late",
-    "KIP-848, Rebalance Listener",
     "commit-before-release commit-while-owned",
     COMMITS_SOON,
     (Reconciler, "_commit"),
+    source="KIP-848, Rebalance Listener",
     also=(instead_of(ConsumerMember, "_callback_ended", _commit_after_release),),
     memory=(_put_aside,),
 )
@@ -92,10 +92,10 @@ def _late_commit(_: Original, self: Reconciler, current: Pass, offsets: Any, dea
 
 @MEMBER_MUTANTS.bug(
     "commit-ahead-of-processing",
-    "KAFKA-18641",
     "commit-within-processed",
     COMMITS_SOON,
     (Positions, "uncommitted"),
+    source="KAFKA-18641",
     also=(instead_of(MemberMachine, "poll_end", _commits_in_the_background),),
 )
 def _commits_what_was_fetched(original: Original, self: Positions, *, delivered: bool) -> Any:
@@ -104,7 +104,11 @@ def _commits_what_was_fetched(original: Original, self: Positions, *, delivered:
 
 
 @MEMBER_MUTANTS.bug(
-    "records-after-revocation", "KAFKA-20332", "records-while-owned", COMMITS_SOON, (Positions, "suspend")
+    "records-after-revocation",
+    "records-while-owned",
+    COMMITS_SOON,
+    (Positions, "suspend"),
+    source="KAFKA-20332",
 )
 def _never_suspends(_: Original, self: Positions, partitions: Iterable[TopicPartition]) -> None:
     """The application gets records of a partition while the partition is being revoked."""
@@ -113,10 +117,10 @@ def _never_suspends(_: Original, self: Positions, partitions: Iterable[TopicPart
 
 @MEMBER_MUTANTS.bug(
     "commit-with-old-epoch",
-    "franz-go 6f5471d4",
     "epoch-as-answered",
     CHURN,
     (ConsumerMember, "_send_others"),
+    source="franz-go 6f5471d4",
     memory=(_left_behind,),
 )
 def _epoch_of_the_step_before(original: Original, self: ConsumerMember, now_ms: int) -> None:
@@ -131,10 +135,10 @@ def _epoch_of_the_step_before(original: Original, self: ConsumerMember, now_ms: 
 
 @MEMBER_MUTANTS.bug(
     "released-and-still-listed",
-    "franz-go d5ceeb73",
     "owned-honest callbacks-balanced",
     CHURN,
     (Assignment, "end_revoked"),
+    source="franz-go d5ceeb73",
 )
 def _stale_list(original: Original, self: Assignment, revoked: Any) -> None:
     """Heartbeats keep listing released partitions."""
@@ -143,10 +147,10 @@ def _stale_list(original: Original, self: Assignment, revoked: Any) -> None:
 
 @MEMBER_MUTANTS.bug(
     "static-member-locks-itself-out",
-    "Kafka 4.3: UNRELEASED_INSTANCE_ID after a join whose response was lost",
     "frees-own-instance",
     ("static-rolling-deploy",),
     (ConsumerMember, "_release_instance"),
+    source="Kafka 4.3: UNRELEASED_INSTANCE_ID after a join whose response was lost",
 )
 def _never_frees(original: Original, self: Any, now_ms: int) -> None:
     """A static member gives up when its own earlier join still holds its instance id."""
@@ -155,10 +159,10 @@ def _never_frees(original: Original, self: Any, now_ms: int) -> None:
 
 @MEMBER_MUTANTS.bug(
     "empty-commit-blocks",
-    "KAFKA-16203",
     "commits-go-on",
     ("steady", *CHURN),
     (MemberMachine, "_auto_commit"),
+    source="KAFKA-16203",
     overrides=("application.auto_commit_interval=1s",),
 )
 def _empty_commit_blocks(original: Original, self: MemberMachine, now_ms: int) -> None:
@@ -171,10 +175,10 @@ def _empty_commit_blocks(original: Original, self: MemberMachine, now_ms: int) -
 
 @MEMBER_MUTANTS.bug(
     "no-leave-beside-heartbeat",
-    "KAFKA-16639",
     "leaves-told",
     ("rolling-deploy", "scale-up-and-down"),
     (Heartbeats, "leave_request"),
+    source="KAFKA-16639",
     overrides=("network.latency=1s",),
 )
 def _no_leave_beside_a_heartbeat(original: Original, self: Heartbeats, option: CloseOption) -> Any:
@@ -184,10 +188,10 @@ def _no_leave_beside_a_heartbeat(original: Original, self: Heartbeats, option: C
 
 @MEMBER_MUTANTS.bug(
     "retries-at-once",
-    "KAFKA-4777",
     "retries-back-off",
     ("coordinator-crash-loop", "coordinator-failover"),
     (Backoff, "next_ms"),
+    source="KAFKA-4777",
 )
 def _at_once(_: Original, self: Backoff) -> int:
     """Failed requests are sent again without a wait."""
@@ -196,10 +200,10 @@ def _at_once(_: Original, self: Backoff) -> int:
 
 @MEMBER_MUTANTS.bug(
     "fenced-for-good",
-    "KAFKA-16178",
     "fenced-returns",
     ("frozen-members", "partitioned-members"),
     (ConsumerMember, "_progress"),
+    source="KAFKA-16178",
 )
 def _stays_fenced(original: Original, self: ConsumerMember, now_ms: int) -> bool:
     """A fenced member drops its partitions and never joins again."""
@@ -208,7 +212,7 @@ def _stays_fenced(original: Original, self: ConsumerMember, now_ms: int) -> bool
 
 
 @MEMBER_MUTANTS.bug(
-    "polls-missed-late", UNREPORTED, "poll-timeouts", ("slow-callbacks-and-poll-timeouts",), (Polls, "end")
+    "polls-missed-late", "poll-timeouts", ("slow-callbacks-and-poll-timeouts",), (Polls, "end")
 )
 def _waits_twice_as_long(original: Original, self: Polls, now_ms: int) -> None:
     """A member whose application does not poll stays in the group for twice the poll interval."""
@@ -217,9 +221,7 @@ def _waits_twice_as_long(original: Original, self: Polls, now_ms: int) -> None:
     self.deadline_ms += self.deadline_ms - now_ms
 
 
-@MEMBER_MUTANTS.bug(
-    "committed-offset-forgotten", UNREPORTED, "starts-at-committed", CHURN, (Positions, "fetched")
-)
+@MEMBER_MUTANTS.bug("committed-offset-forgotten", "starts-at-committed", CHURN, (Positions, "fetched"))
 def _forgets_what_is_committed(
     original: Original, self: Positions, token: int, response: OffsetFetchResponse, now_ms: int
 ) -> Any:
@@ -227,9 +229,7 @@ def _forgets_what_is_committed(
     return original(self, token, msgspec.structs.replace(response, offsets={}), now_ms)
 
 
-@MEMBER_MUTANTS.bug(
-    "partition-left-out", UNREPORTED, "partitions-read", ("steady", *CHURN), (Positions, "fetchable")
-)
+@MEMBER_MUTANTS.bug("partition-left-out", "partitions-read", ("steady", *CHURN), (Positions, "fetchable"))
 def _leaves_one_out(original: Original, self: Positions) -> Any:
     """A member that owns several partitions never fetches one of them."""
     found = original(self)
@@ -238,7 +238,6 @@ def _leaves_one_out(original: Original, self: Positions) -> Any:
 
 @MEMBER_MUTANTS.bug(
     "subscription-kept-secret",
-    UNREPORTED,
     "subscription-told",
     ("regex-subscriptions", "swarm"),
     (ConsumerMember, "subscribe"),
@@ -255,7 +254,6 @@ def _keeps_it_to_itself(
 
 @MEMBER_MUTANTS.bug(
     "loading-is-fatal",
-    UNREPORTED,
     "gives-up-rightly",
     ("coordinator-crash-loop", "coordinator-failover", "broker-failures"),
     (consumer_machine, "heartbeat_rule"),
@@ -266,11 +264,7 @@ def _loading_is_the_end(original: Original, code: ErrorCode) -> ErrorRule:
 
 
 @MEMBER_MUTANTS.bug(
-    "stopped-by-callback",
-    UNREPORTED,
-    "reconciles-on",
-    ("slow-callbacks-and-poll-timeouts", "swarm"),
-    (Polls, "begin"),
+    "stopped-by-callback", "reconciles-on", ("slow-callbacks-and-poll-timeouts", "swarm"), (Polls, "begin")
 )
 def _waits_for_good(original: Original, self: Polls) -> None:
     """After a callback that raised, the member stops moving to its target."""
@@ -281,7 +275,6 @@ def _waits_for_good(original: Original, self: Polls) -> None:
 
 @MEMBER_MUTANTS.bug(
     "commits-to-the-wrong-broker",
-    UNREPORTED,
     "searches-anew",
     ("coordinator-failover", "manual-commits"),
     (CoordinatorLookup, "note"),
@@ -294,10 +287,10 @@ def _stays_with_its_broker(_: Original, self: CoordinatorLookup, code: ErrorCode
 
 @MEMBER_MUTANTS.bug(
     "failed-commit-never-ends",
-    "KAFKA-10489",
     "commits-end",
     ("frozen-members", "partitioned-members", "coordinator-crash-loop"),
     (MemberMachine, "_commit_ended"),
+    source="KAFKA-10489",
     overrides=("application.commit=sync",),
 )
 def _never_fails(
@@ -310,7 +303,6 @@ def _never_fails(
 
 @MEMBER_MUTANTS.bug(
     "errors-swallowed",
-    UNREPORTED,
     "errors-raised",
     ("slow-callbacks-and-poll-timeouts",),
     (Outbox, "raise_to_application"),
@@ -323,10 +315,10 @@ def _swallows(original: Original, self: Outbox, error: Exception, *, fatal: bool
 
 @MEMBER_MUTANTS.bug(
     "silent-coordinator-kept",
-    "KAFKA-17293",
     "searches-anew",
     ("lossy-network", "manual-commits"),
     (ConsumerMember, "request_failed"),
+    source="KAFKA-17293",
 )
 def _silence_is_no_loss(
     original: Original, self: ConsumerMember, token: int, failure: Any, now_ms: int
@@ -340,9 +332,7 @@ def _silence_is_no_loss(
     return self._step(now_ms)
 
 
-@MEMBER_MUTANTS.bug(
-    "released-before-the-response", UNREPORTED, "commit-before-release", CHURN, (Reconciler, "_commit")
-)
+@MEMBER_MUTANTS.bug("released-before-the-response", "commit-before-release", CHURN, (Reconciler, "_commit"))
 def _commit_unheard(original: Original, self: Reconciler, current: Pass, *arguments: Any) -> PassResult:
     """A member commits, and releases its partitions before the response to the commit."""
     original(self, current, *arguments)

@@ -100,11 +100,11 @@ class Mutants(list[Mutant]):
     def bug(
         self,
         name: str,
-        source: str,
         expected: str,
         scenarios: tuple[str, ...],
         target: tuple[Any, str],
         *,
+        source: str = UNREPORTED,
         also: tuple[Replacement, ...] = (),
         overrides: tuple[str, ...] = (),
         memory: tuple[dict[Any, Any], ...] = (),

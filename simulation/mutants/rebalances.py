@@ -60,7 +60,6 @@ REBALANCE_MUTANTS: Final = Mutants()
 
 @REBALANCE_MUTANTS.bug(
     "half-sessions",
-    UNREPORTED,
     "members-kept",
     ("coordinator-failover", "partitioned-members", "crash-and-return"),
     (SoftState, "_session_end_ms"),
@@ -73,7 +72,6 @@ def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, con
 
 @REBALANCE_MUTANTS.bug(
     "sessions-go-on",
-    UNREPORTED,
     "members-kept",
     ("coordinator-crash-loop", "rolling-deploy"),
     (ConsumerSoftState, "rebuild"),
@@ -90,7 +88,7 @@ def _sessions_go_on(
 
 
 @REBALANCE_MUTANTS.bug(
-    "return-rebalances", UNREPORTED, "epoch-caused", ("static-rolling-deploy",), (heartbeats, "_change")
+    "return-rebalances", "epoch-caused", ("static-rolling-deploy",), (heartbeats, "_change")
 )
 def _return_is_a_change(
     original: Original, group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any
@@ -101,24 +99,20 @@ def _return_is_a_change(
     return msgspec.structs.replace(found, raises_epoch=True) if returned else found
 
 
-@REBALANCE_MUTANTS.bug(
-    "departure-raises-nothing", UNREPORTED, "epoch-caused", CHURN, (leaving, "removal_records")
-)
+@REBALANCE_MUTANTS.bug("departure-raises-nothing", "epoch-caused", CHURN, (leaving, "removal_records"))
 def _nobody_else_hears(original: Original, *arguments: Any) -> tuple[Record, ...]:
     """A removed member does not raise the group epoch, so no member gets its partitions."""
     records: tuple[Record, ...] = original(*arguments)
     return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
 
 
-@REBALANCE_MUTANTS.bug("targets-too-often", UNREPORTED, "target-due", CHURN, (heartbeats, "may_assign_again"))
+@REBALANCE_MUTANTS.bug("targets-too-often", "target-due", CHURN, (heartbeats, "may_assign_again"))
 def _at_any_time(_: Original, *arguments: Any) -> bool:
     """Each change computes a target at once and ignores the assignment interval."""
     return True
 
 
-@REBALANCE_MUTANTS.bug(
-    "heartbeat-moves-nobody", UNREPORTED, "heartbeat-reconciles", CHURN, (heartbeats, "reconcile")
-)
+@REBALANCE_MUTANTS.bug("heartbeat-moves-nobody", "heartbeat-reconciles", CHURN, (heartbeats, "reconcile"))
 def _silence_waits(
     original: Original, member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any
 ) -> Any:
@@ -127,7 +121,7 @@ def _silence_waits(
 
 
 @REBALANCE_MUTANTS.bug(
-    "mixed-from-scratch", UNREPORTED, "target-sticky", ("mixed-subscriptions",), (uniform, "uniform_mixed")
+    "mixed-from-scratch", "target-sticky", ("mixed-subscriptions",), (uniform, "uniform_mixed")
 )
 def _from_scratch(original: Original, spec: GroupSpec) -> Any:
     """If subscriptions differ, the assignor ignores the previous target."""
@@ -135,7 +129,7 @@ def _from_scratch(original: Original, spec: GroupSpec) -> Any:
 
 
 @REBALANCE_MUTANTS.bug(
-    "mixed-unbalanced", UNREPORTED, "target-balanced", ("mixed-subscriptions",), (_Balancer, "_balance")
+    "mixed-unbalanced", "target-balanced", ("mixed-subscriptions",), (_Balancer, "_balance")
 )
 def _nothing_is_moved(_: Original, self: _Balancer, topic: Any) -> bool:
     """If subscriptions differ, the assignor takes nothing from members that have too much."""
@@ -156,7 +150,6 @@ REBALANCE_MUTANTS.append(
 
 @REBALANCE_MUTANTS.bug(
     "retry-overtakes",
-    UNREPORTED,
     "offsets-advance",
     ("manual-commits", "rolling-deploy", "lossy-network"),
     (Commits, "failed"),
@@ -171,11 +164,7 @@ def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) ->
 
 
 @REBALANCE_MUTANTS.bug(
-    "new-topics-wait",
-    UNREPORTED,
-    "expressions-resolved",
-    ("regex-subscriptions",),
-    (regular_expressions, "to_resolve"),
+    "new-topics-wait", "expressions-resolved", ("regex-subscriptions",), (regular_expressions, "to_resolve")
 )
 def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
     """A topic that an expression matches is found only at the next refresh."""

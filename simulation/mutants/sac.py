@@ -17,7 +17,7 @@ from fencepost.member.sac.actions import AnswerUpdate, SacCallback
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.machine import SacMember
 from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original, instead_of
+from fencepost.simulation.mutants.mutant import Mutants, Original, instead_of
 
 _SPEC = "RabbitMQ's stream coordinator"
 
@@ -34,10 +34,10 @@ SAC_MUTANTS: Final = Mutants()
 
 @SAC_MUTANTS.bug(
     "sac-no-handover",
-    f"{_SPEC}, SAC with Super Stream Partition",
     "sac-exclusive",
     ("sac-churn",),
     (GroupDraft, "_step_down_if_wrong"),
+    source=f"{_SPEC}, SAC with Super Stream Partition",
 )
 def _no_handover(original: Callable[..., None], self: GroupDraft, current: int) -> None:
     """A consumer of a super stream becomes active before the last one has stepped down."""
@@ -51,10 +51,10 @@ def _no_handover(original: Callable[..., None], self: GroupDraft, current: int) 
 
 @SAC_MUTANTS.bug(
     "sac-stale-kept",
-    f"{_SPEC}, Stale Node Detection",
     "sac-stale-node",
     ("sac-stale-nodes",),
     (coordinator, "_purge"),
+    source=f"{_SPEC}, Stale Node Detection",
 )
 def _no_purge(original: Callable[..., sac.SacReply], command: Any, step: Any) -> sac.SacReply:
     """Consumers of a node that left the cluster stay in their groups, even active ones."""
@@ -63,10 +63,10 @@ def _no_purge(original: Callable[..., sac.SacReply], command: Any, step: Any) ->
 
 @SAC_MUTANTS.bug(
     "sac-disconnected-ignored",
-    f"{_SPEC}, noconnection management",
     "sac-one-active",
     ("sac-node-failures",),
     (GroupDraft, "current"),
+    source=f"{_SPEC}, noconnection management",
     also=(instead_of(GroupDraft, "target", _disconnected_blocks_nobody),),
 )
 def _disconnected_is_not_current(original: Callable[..., int | None], self: GroupDraft) -> int | None:
@@ -84,10 +84,10 @@ def _disconnected_is_not_current(original: Callable[..., int | None], self: Grou
 
 @SAC_MUTANTS.bug(
     "sac-return-not-evaluated",
-    f"{_SPEC}, evaluate impacted groups",
     "sac-settled",
     ("sac-node-failures", "sac-stale-nodes"),
     (GroupDraft, "_reconcile"),
+    source=f"{_SPEC}, evaluate impacted groups",
 )
 def _no_reconciliation(original: Callable[..., None], self: GroupDraft, mine: list[int]) -> None:
     """A forgotten active consumer returns and is not asked to step down."""
@@ -101,10 +101,10 @@ def _no_reconciliation(original: Callable[..., None], self: GroupDraft, mine: li
 
 @SAC_MUTANTS.bug(
     "sac-lost-is-gone",
-    f"{_SPEC}, before its machine version 5",
     "sac-cause",
     ("sac-node-failures", "sac-stale-nodes"),
     (GroupDraft, "lose_connection"),
+    source=f"{_SPEC}, before its machine version 5",
 )
 def _lost_is_gone(original: Original, self: GroupDraft, connection: str) -> None:
     """Consumers of an unreachable node leave their groups at once."""
@@ -113,10 +113,10 @@ def _lost_is_gone(original: Original, self: GroupDraft, connection: str) -> None
 
 @SAC_MUTANTS.bug(
     "sac-lost-step-down-waits",
-    f"{_SPEC}, its machine version 5",
     "sac-choice",
     ("sac-node-failures",),
     (GroupDraft, "lose_connection"),
+    source=f"{_SPEC}, its machine version 5",
 )
 def _lost_step_down_waits(original: Original, self: GroupDraft, connection: str) -> None:
     """A consumer whose node is lost during a step-down leaves its group without an active one."""
@@ -126,10 +126,10 @@ def _lost_step_down_waits(original: Original, self: GroupDraft, connection: str)
 
 @SAC_MUTANTS.bug(
     "sac-chosen-again-untold",
-    f"{_SPEC}, before July 2026",
     "sac-told",
     ("sac-churn", "sac-node-failures"),
     (GroupDraft, "activate"),
+    source=f"{_SPEC}, before July 2026",
 )
 def _chosen_again_is_told_nothing(original: Original, self: GroupDraft) -> None:
     """A consumer that steps down and is chosen again is not activated."""
@@ -142,10 +142,10 @@ def _chosen_again_is_told_nothing(original: Original, self: GroupDraft) -> None:
 
 @SAC_MUTANTS.bug(
     "sac-forgotten-not-asked",
-    f"{_SPEC}, its machine version 8",
     "sac-watched",
     ("sac-node-failures",),
     (coordinator, "_node_up"),
+    source=f"{_SPEC}, its machine version 8",
 )
 def _asks_only_indexed(original: Original, event: Any, step: Any) -> sac.SacReply:
     """A node that returns is not asked about connections that were lost with it."""
@@ -157,10 +157,10 @@ def _asks_only_indexed(original: Original, event: Any, step: Any) -> sac.SacRepl
 
 @SAC_MUTANTS.bug(
     "sac-return-not-indexed",
-    f"{_SPEC}, its machine version 8",
     "sac-derived",
     ("sac-node-failures",),
     (coordinator, "_reconnected"),
+    source=f"{_SPEC}, its machine version 8",
 )
 def _timeout_leaves_the_index(original: Original, command: Any, step: Any) -> sac.SacReply:
     """The coordinator misses the end of a connection that was lost and returned."""
@@ -170,9 +170,7 @@ def _timeout_leaves_the_index(original: Original, command: Any, step: Any) -> sa
     return reply
 
 
-@SAC_MUTANTS.bug(
-    "sac-registered-waiting", UNREPORTED, "sac-replies", ("sac-churn",), (coordinator, "_register")
-)
+@SAC_MUTANTS.bug("sac-registered-waiting", "sac-replies", ("sac-churn",), (coordinator, "_register"))
 def _never_active(original: Original, command: Any, step: Any) -> sac.SacReply:
     """The response to a registration always says that another consumer is active."""
     reply: sac.SacReply = original(command, step)
@@ -181,10 +179,10 @@ def _never_active(original: Original, command: Any, step: Any) -> sac.SacReply:
 
 @SAC_MUTANTS.bug(
     "sac-leader-forgets",
-    f"{_SPEC}, timers of a new leader",
     "sac-timeout",
     ("sac-node-failures",),
     (SacState, "restart_timers"),
+    source=f"{_SPEC}, timers of a new leader",
 )
 def _times_afresh_with_nothing(original: Original, self: SacState, now_ms: int) -> None:
     """A new leader gives lost connections no time to return."""
@@ -194,7 +192,6 @@ def _times_afresh_with_nothing(original: Original, self: SacState, now_ms: int) 
 
 @SAC_MUTANTS.bug(
     "sac-never-forgotten",
-    UNREPORTED,
     "sac-timeout",
     ("sac-node-failures", "sac-stale-nodes"),
     (SacCoordinator, "next_deadline"),
@@ -206,19 +203,17 @@ def _no_deadline(original: Original, self: SacCoordinator) -> int | None:
 
 @SAC_MUTANTS.bug(
     "sac-step-down-unheard",
-    f"{_SPEC}, SAC with Super Stream Partition",
     "sac-unblocked",
     ("sac-churn",),
     (coordinator, "_activate"),
+    source=f"{_SPEC}, SAC with Super Stream Partition",
 )
 def _step_down_leads_nowhere(original: Original, command: Any, step: Any) -> sac.SacReply:
     """After a step-down the group does not choose the next consumer."""
     return sac.SacReply()
 
 
-@SAC_MUTANTS.bug(
-    "sac-loss-untold", UNREPORTED, "sac-callbacks", ("sac-churn",), (SingleActiveConsumer, "_call")
-)
+@SAC_MUTANTS.bug("sac-loss-untold", "sac-callbacks", ("sac-churn",), (SingleActiveConsumer, "_call"))
 async def _loss_is_not_told(original: Original, self: Any, kind: SacCallback) -> None:
     """The application is not notified that its consumer lost the connection."""
     if kind is SacCallback.LOST:
@@ -227,9 +222,7 @@ async def _loss_is_not_told(original: Original, self: Any, kind: SacCallback) ->
         await original(self, kind)
 
 
-@SAC_MUTANTS.bug(
-    "sac-answers-at-once", UNREPORTED, "sac-answers", ("sac-churn",), (SacMember, "consumer_update")
-)
+@SAC_MUTANTS.bug("sac-answers-at-once", "sac-answers", ("sac-churn",), (SacMember, "consumer_update"))
 def _answers_at_once(original: Original, self: SacMember, *arguments: Any) -> Any:
     """A consumer responds to a step-down before the application has released the partition."""
     _, correlation, active, _ = arguments
@@ -237,27 +230,21 @@ def _answers_at_once(original: Original, self: SacMember, *arguments: Any) -> An
     return actions if active else (AnswerUpdate(correlation, NONE), *actions)
 
 
-@SAC_MUTANTS.bug(
-    "sac-offset-too-far", UNREPORTED, "sac-records", ("sac-churn",), (SingleActiveConsumer, "_stored_or")
-)
+@SAC_MUTANTS.bug("sac-offset-too-far", "sac-records", ("sac-churn",), (SingleActiveConsumer, "_stored_or"))
 async def _begins_one_too_far(original: Original, self: Any, chosen: object) -> OffsetSpecification:
     """A consumer starts one message after the next one."""
     found: OffsetSpecification = await original(self, chosen)
     return found if found.kind is not OffsetKind.OFFSET else OffsetSpecification.at(found.value + 1)
 
 
-@SAC_MUTANTS.bug(
-    "sac-chunk-from-its-start", UNREPORTED, "sac-records", ("sac-chunks",), (SacMember, "delivered")
-)
+@SAC_MUTANTS.bug("sac-chunk-from-its-start", "sac-records", ("sac-chunks",), (SacMember, "delivered"))
 def _hands_all_over(original: Original, self: SacMember, connection: int, first: int, end: int) -> Any:
     """A consumer hands over the messages of a chunk that lie before the chosen offset."""
     begin = original(self, connection, first, end)
     return None if begin is None else first
 
 
-@SAC_MUTANTS.bug(
-    "sac-retry-storm", UNREPORTED, "sac-prompt", ("sac-churn", "sac-node-failures"), (Backoff, "next_ms")
-)
+@SAC_MUTANTS.bug("sac-retry-storm", "sac-prompt", ("sac-churn", "sac-node-failures"), (Backoff, "next_ms"))
 def _at_once_again(original: Original, self: Backoff) -> int:
     """A consumer reconnects at once after each failure."""
     return 1

@@ -139,10 +139,10 @@ SLIPS.append(
 
 @SLIPS.bug(
     "waits-for-itself",
-    "KAFKA-19449",
     "unreleased-waits",
     ("churn",),
     (reconciliation, "_next"),
+    source="KAFKA-19449",
     overrides=("group.members=2", 'application.callback={median="8s", p99="20s"}'),
 )
 def _own_revocation_blocks(original: Original, member: ConsumerGroupMember, *rest: Any) -> Any:
@@ -154,7 +154,6 @@ def _own_revocation_blocks(original: Original, member: ConsumerGroupMember, *res
 
 @SLIPS.bug(
     "revocation-without-state",
-    UNREPORTED,
     "revocation-state",
     ("regex-subscriptions", "swarm"),
     (reconciliation, "_shrink"),
@@ -167,18 +166,14 @@ def _shrinks_without_a_state(
     return msgspec.structs.replace(found, state=member.state)
 
 
-@SLIPS.bug("target-ahead", UNREPORTED, "epochs-ordered", CHURN, (heartbeats, "compute_target"))
+@SLIPS.bug("target-ahead", "epochs-ordered", CHURN, (heartbeats, "compute_target"))
 def _epoch_too_high(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
     """A target gets an epoch one above the group epoch."""
     return original(*arguments, epoch=epoch + 1, **named)
 
 
 @SLIPS.bug(
-    "target-epoch-restarts",
-    UNREPORTED,
-    "epochs-monotone assignment-epochs",
-    CHURN,
-    (heartbeats, "compute_target"),
+    "target-epoch-restarts", "epochs-monotone assignment-epochs", CHURN, (heartbeats, "compute_target")
 )
 def _epochs_in_a_circle(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
     """Target epochs start again from 1."""
@@ -187,10 +182,10 @@ def _epochs_in_a_circle(original: Original, *arguments: Any, epoch: int, **named
 
 @SLIPS.bug(
     "regex-topics-unnoticed",
-    "KAFKA-18916",
     "progress metadata-hash",
     ("growing-topics",),
     (ConsumerGroup, "is_subscribed_to"),
+    source="KAFKA-18916",
     overrides=("group.topics=[]", 'group.pattern=".*"'),
 )
 def _regex_topics_are_not_noticed(_: Original, self: ConsumerGroup, topic: str) -> bool:
@@ -198,26 +193,20 @@ def _regex_topics_are_not_noticed(_: Original, self: ConsumerGroup, topic: str) 
     return topic in self.counts.by_name
 
 
-@SLIPS.bug(
-    "expressions-kept",
-    UNREPORTED,
-    "regexes-subscribed",
-    ("regex-subscriptions",),
-    (leaving, "removal_records"),
-)
+@SLIPS.bug("expressions-kept", "regexes-subscribed", ("regex-subscriptions",), (leaving, "removal_records"))
 def _keeps_expressions(original: Original, *arguments: Any) -> tuple[Record, ...]:
     """The resolution of a regular expression stays after its last subscriber left."""
     records: tuple[Record, ...] = original(*arguments)
     return tuple(r for r in records if not isinstance(r.key, ConsumerGroupRegularExpressionKey))
 
 
-@SLIPS.bug("other-digest", UNREPORTED, "metadata-hash", CHURN, (heartbeats, "metadata_hash"))
+@SLIPS.bug("other-digest", "metadata-hash", CHURN, (heartbeats, "metadata_hash"))
 def _wrong_digest(_: Original, names: Iterable[str], image: Any) -> int:
     """The digest of the group's topics does not depend on the topics."""
     return 7 + len(list(names))
 
 
-@SLIPS.bug("refusal-writes", UNREPORTED, "failed-changes-nothing", LOSSES, (ConsumerGroups, "heartbeat"))
+@SLIPS.bug("refusal-writes", "failed-changes-nothing", LOSSES, (ConsumerGroups, "heartbeat"))
 def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
     """A refused heartbeat raises the group epoch."""
     outcome: Outcome = original(self, request, now_ms)
@@ -228,34 +217,28 @@ def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_
     return Outcome(records=(Record(ConsumerGroupMetadataKey(group.group_id), value),), reply=reply)
 
 
-@SLIPS.bug(
-    "commits-unfenced",
-    UNREPORTED,
-    "commit-fenced",
-    ("frozen-members", *LOSSES),
-    (offset_fencing, "check_commit"),
-)
+@SLIPS.bug("commits-unfenced", "commit-fenced", ("frozen-members", *LOSSES), (offset_fencing, "check_commit"))
 def _no_fence(_: Original, group: Any, request: Any) -> None:
     """The coordinator accepts any commit, whatever its member and epoch."""
 
 
-@SLIPS.bug(
-    "offset-one-too-far", UNREPORTED, "at-least-once fetch-equals-commit", CHURN, (fetching, "_position")
-)
+@SLIPS.bug("offset-one-too-far", "at-least-once fetch-equals-commit", CHURN, (fetching, "_position"))
 def _one_too_far(original: Original, value: Any) -> Any:
     """A fetched offset skips a record."""
     found = original(value)
     return msgspec.structs.replace(found, offset=found.offset + 1)
 
 
-@SLIPS.bug("tombstones-out-of-order", UNREPORTED, "journal-batches", CHURN, (leaving, "member_tombstones"))
+@SLIPS.bug("tombstones-out-of-order", "journal-batches", CHURN, (leaving, "member_tombstones"))
 def _other_tombstones(original: Original, group_id: str, member_id: MemberId) -> tuple[Record, ...]:
     """A member's tombstones are written in the wrong order."""
     current, target, metadata = original(group_id, member_id)
     return target, current, metadata
 
 
-@SLIPS.bug("tombstone-needs-a-member", "KAFKA-17306", "journal-replay", CHURN, (ConsumerGroup, "applied_by"))
+@SLIPS.bug(
+    "tombstone-needs-a-member", "journal-replay", CHURN, (ConsumerGroup, "applied_by"), source="KAFKA-17306"
+)
 def _tombstone_needs_a_member(handlers: Mapping[type, Original]) -> Mapping[type, Original]:
     """A tombstone fails the load if compaction has already removed its member."""
     original = handlers[ConsumerGroupCurrentMemberAssignmentKey]
@@ -270,7 +253,6 @@ def _tombstone_needs_a_member(handlers: Mapping[type, Original]) -> Mapping[type
 
 @SLIPS.bug(
     "silent-in-callbacks",
-    UNREPORTED,
     "heartbeats-go-on",
     ("slow-callbacks-and-poll-timeouts",),
     (ConsumerMember, "_keeps_session"),
@@ -282,7 +264,6 @@ def _silent_in_callbacks(original: Original, self: ConsumerMember) -> bool:
 
 @SLIPS.bug(
     "sessions-never-end",
-    UNREPORTED,
     "gone-members progress",
     ("crash-and-return", "swarm"),
     (SoftState, "session_is_over"),
@@ -294,11 +275,7 @@ def _never_over(_: Original, self: SoftState[Any, Any, Any], key: Any, now_ms: i
 
 
 @SLIPS.bug(
-    "members-rewritten",
-    UNREPORTED,
-    "quiet",
-    ("steady", "rolling-deploy"),
-    (ConsumerGroupMember, "with_heartbeat"),
+    "members-rewritten", "quiet", ("steady", "rolling-deploy"), (ConsumerGroupMember, "with_heartbeat")
 )
 def _always_heard_anew(original: Original, self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
     """Every heartbeat writes the member's record again."""
@@ -306,7 +283,7 @@ def _always_heard_anew(original: Original, self: ConsumerGroupMember, request: A
     return found
 
 
-@SLIPS.bug("stable-too-soon", UNREPORTED, "stable-owns-target", CHURN, (reconciliation, "_next"))
+@SLIPS.bug("stable-too-soon", "stable-owns-target", CHURN, (reconciliation, "_next"))
 def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
     """A member becomes STABLE once it has the free part of its target."""
     found: ConsumerGroupMember = original(*arguments)
@@ -317,7 +294,6 @@ def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
 
 @SLIPS.bug(
     "last-subscription-kept",
-    UNREPORTED,
     "empty-group",
     ("rolling-deploy", "crash-and-return"),
     (SubscriptionCounts, "replace"),
@@ -333,10 +309,10 @@ def _last_one_still_counts(original: Original, self: SubscriptionCounts, old: An
 
 @SLIPS.bug(
     "subscribed-offsets-expire",
-    "KAFKA-4682",
     "offsets-kept",
     ("rolling-deploy", "steady"),
     (expiry, "expired"),
+    source="KAFKA-4682",
     overrides=(
         "duration=5m",
         "config.offsets.retention.minutes=1",
@@ -349,9 +325,7 @@ def _nobody_subscribes(original: Original, *arguments: Any, **named: Any) -> tup
     return found
 
 
-@SLIPS.bug(
-    "fenced-and-joining", UNREPORTED, "transitions", ("frozen-members", *LOSSES), (ConsumerMember, "_move")
-)
+@SLIPS.bug("fenced-and-joining", "transitions", ("frozen-members", *LOSSES), (ConsumerMember, "_move"))
 def _fenced_is_joining(
     original: Original, self: Any, event: ConsumerMemberEvent, target: ConsumerMemberState
 ) -> None:
@@ -363,7 +337,7 @@ def _fenced_is_joining(
     self.state = ConsumerMemberState.JOINING
 
 
-@SLIPS.bug("heartbeats-overlap", UNREPORTED, "one-in-flight", LOSSES, (ConsumerMember, "_heartbeat_due_ms"))
+@SLIPS.bug("heartbeats-overlap", "one-in-flight", LOSSES, (ConsumerMember, "_heartbeat_due_ms"))
 def _does_not_wait_for_answers(original: Original, self: Any, now_ms: int) -> int | None:
     """A due heartbeat does not wait for the response to the previous one."""
     heartbeats = self.heartbeats

@@ -19,7 +19,7 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original, instead_of
+from fencepost.simulation.mutants.mutant import Mutants, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
 SHUTDOWN: Final = ("streams-shutdown",)
@@ -61,7 +61,9 @@ async def _unclean(original: Original, self: Any) -> None:
 STREAMS_MUTANTS: Final = Mutants()
 
 
-@STREAMS_MUTANTS.bug("replaced-thread-leaks", "KAFKA-12738", "streams-dead-left", FAILURES, (Worker, "_end"))
+@STREAMS_MUTANTS.bug(
+    "replaced-thread-leaks", "streams-dead-left", FAILURES, (Worker, "_end"), source="KAFKA-12738"
+)
 async def _leaves_the_member_behind(original: Original, self: Any) -> None:
     """A replaced thread leaves its member in the group, which then has tasks without a thread."""
     if not self._clean:
@@ -70,7 +72,7 @@ async def _leaves_the_member_behind(original: Original, self: Any) -> None:
 
 
 @STREAMS_MUTANTS.bug(
-    "thread-replaced-twice", "KIP-671", "streams-live-threads", FAILURES, (StreamsClient, "_replace")
+    "thread-replaced-twice", "streams-live-threads", FAILURES, (StreamsClient, "_replace"), source="KIP-671"
 )
 def _replaces_twice(original: Original, self: StreamsClient, name: str, *, own_end: bool) -> None:
     """Two threads replace a failed one, so each failure adds a thread."""
@@ -81,10 +83,10 @@ def _replaces_twice(original: Original, self: StreamsClient, name: str, *, own_e
 
 @STREAMS_MUTANTS.bug(
     "shutdown-lost-with-its-requester",
-    "KAFKA-12375, KAFKA-19190",
     "streams-shutdown-reaches",
     SHUTDOWN,
     (StreamsClient, "_ask_all"),
+    source="KAFKA-12375, KAFKA-19190",
     also=(instead_of(StreamsHeartbeats, "request", _says_nothing_on_leaving),),
 )
 def _asks_through_the_dying_thread(_: Original, self: StreamsClient) -> None:
@@ -97,10 +99,10 @@ def _asks_through_the_dying_thread(_: Original, self: StreamsClient) -> None:
 
 @STREAMS_MUTANTS.bug(
     "shutdown-without-carrier",
-    "KAFKA-12537",
     "streams-shutdown-reaches",
     SINGLE,
     (StreamsClient, "_launch"),
+    source="KAFKA-12537",
     also=(instead_of(StreamsClient, "thread_ended", _waits_for_nobody),),
 )
 def _no_carrier(original: Original, self: StreamsClient, thread: StreamThread) -> None:
@@ -114,10 +116,10 @@ def _no_carrier(original: Original, self: StreamsClient, thread: StreamThread) -
 
 @STREAMS_MUTANTS.bug(
     "shutdown-told-once",
-    "KIP-671",
     "streams-shutdown-reaches",
     ("streams-missed-round",),
     (StreamsAssignor, "_repeat"),
+    source="KIP-671",
     also=(instead_of(Worker, "_finish_round", _ends_when_told),),
 )
 def _does_not_repeat(_: Original, self: StreamsAssignor, info: AssignmentInfo) -> None:
@@ -127,10 +129,10 @@ def _does_not_repeat(_: Original, self: StreamsAssignor, info: AssignmentInfo) -
 
 @STREAMS_MUTANTS.bug(
     "error-left-by-close",
-    "KIP-696",
     "streams-terminal streams-transitions",
     FAILURES,
     (StreamsClient, "close"),
+    source="KIP-696",
 )
 def _leaves_error(original: Original, self: StreamsClient) -> Any:
     """close() moves a client from ERROR to PENDING_SHUTDOWN."""
@@ -147,7 +149,11 @@ def _leaves_error(original: Original, self: StreamsClient) -> Any:
 
 
 @STREAMS_MUTANTS.bug(
-    "failing-handler-is-no-answer", "Kafka's own behaviour", "streams-error-due", FAILURES, (Handlers, "ask")
+    "failing-handler-is-no-answer",
+    "streams-error-due",
+    FAILURES,
+    (Handlers, "ask"),
+    source="Kafka's own behaviour",
 )
 def _handler_that_raises_ends_its_thread(
     original: Original, self: Handlers, thread: str, error: BaseException
@@ -158,7 +164,7 @@ def _handler_that_raises_ends_its_thread(
 
 
 @STREAMS_MUTANTS.bug(
-    "ending-threads-count", "KAFKA-14717", "streams-derived", FAILURES, (StreamsClient, "_derived")
+    "ending-threads-count", "streams-derived", FAILURES, (StreamsClient, "_derived"), source="KAFKA-14717"
 )
 def _waits_for_what_ends(
     _: Original, self: StreamsClient, live: tuple[StreamThread, ...]
@@ -171,7 +177,11 @@ def _waits_for_what_ends(
 
 
 @STREAMS_MUTANTS.bug(
-    "connection-back-means-running", "KIP-457", "streams-reconnects", FAILURES, (StreamThread, "connection")
+    "connection-back-means-running",
+    "streams-reconnects",
+    FAILURES,
+    (StreamThread, "connection"),
+    source="KIP-457",
 )
 def _forgets_the_connection(_: Original, self: StreamThread, *, connected: bool) -> None:
     """A reconnected thread becomes RUNNING even if it was in a rebalance."""
@@ -186,9 +196,7 @@ def _forgets_the_connection(_: Original, self: StreamThread, *, connected: bool)
         self._out.append(StreamsMoved(self.level, self.name, "connection lost", before, self.state))
 
 
-@STREAMS_MUTANTS.bug(
-    "steps-last-to-first", UNREPORTED, "streams-transitions", FAILURES, (StreamsDriver, "carry_out")
-)
+@STREAMS_MUTANTS.bug("steps-last-to-first", "streams-transitions", FAILURES, (StreamsDriver, "carry_out"))
 def _last_comes_first(_: Original, self: StreamsDriver, actions: tuple[Any, ...]) -> None:
     """The consequences of an input are carried out in reverse order."""
     for action in reversed(actions):
@@ -196,7 +204,7 @@ def _last_comes_first(_: Original, self: StreamsDriver, actions: tuple[Any, ...]
 
 
 @STREAMS_MUTANTS.bug(
-    "listeners-out-of-order", UNREPORTED, "streams-listener", FAILURES, (StreamsDriver, "_tell_listener")
+    "listeners-out-of-order", "streams-listener", FAILURES, (StreamsDriver, "_tell_listener")
 )
 def _calls_later(original: Original, self: StreamsDriver, step: StreamsMoved) -> None:
     """The listener's call for a rebalance arrives after the call for the client's next step."""
@@ -212,10 +220,10 @@ def _calls_later(original: Original, self: StreamsDriver, step: StreamsMoved) ->
 
 @STREAMS_MUTANTS.bug(
     "no-threads-is-an-error",
-    "KIP-696, before",
     "streams-error-cause",
     FAILURES,
     (StreamsClient, "thread_ended"),
+    source="KIP-696, before",
     overrides=("group.threads=1",),
 )
 def _last_thread_is_an_error(original: Original, self: StreamsClient, name: str) -> Any:
@@ -229,7 +237,6 @@ def _last_thread_is_an_error(original: Original, self: StreamsClient, name: str)
 
 @STREAMS_MUTANTS.bug(
     "no-thread-without-threads",
-    UNREPORTED,
     "streams-live-threads",
     ("streams-no-threads",),
     (StreamsClient, "add_thread"),
@@ -241,17 +248,17 @@ def _adds_only_to_some(add_thread: Original, self: StreamsClient) -> Any:
 
 @STREAMS_MUTANTS.bug(
     "delay-taken-for-shutdown",
-    "KIP-1071, Status",
     "streams-shutdown-cause streams-settles",
     FAILURES,
     (StreamsHeartbeats, "shutdown_requested"),
+    source="KIP-1071, Status",
 )
 def _misread_status(_: Original, self: StreamsHeartbeats) -> bool:
     """A member treats the status of a delayed assignment as a shutdown."""
     return any(status.code is StatusCode.ASSIGNMENT_DELAYED for status in self.statuses)
 
 
-@STREAMS_MUTANTS.bug("services-go-on", "KIP-671", "streams-closed", FAILURES, (Service, "stop"))
+@STREAMS_MUTANTS.bug("services-go-on", "streams-closed", FAILURES, (Service, "stop"), source="KIP-671")
 def _services_go_on(_: Original, self: Service) -> None:
     """The state directory cleaner and the recorder outlive their client."""
     return
@@ -259,10 +266,10 @@ def _services_go_on(_: Original, self: Service) -> None:
 
 @STREAMS_MUTANTS.bug(
     "failed-batch-committed",
-    "KAFKA-15429",
     "streams-at-least-once",
     FAILURES,
     (Worker, "_process"),
+    source="KAFKA-15429",
     also=(instead_of(Worker, "_end", _unclean),),
 )
 async def _commits_after_a_failure(original: Original, self: Any, batch: Any) -> None:

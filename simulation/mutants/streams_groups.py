@@ -15,7 +15,7 @@ from fencepost.coordinator.streams import describe, groups, heartbeat, offset_fe
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import StreamsGroupState
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutants, Original
+from fencepost.simulation.mutants.mutant import Mutants, Original
 
 FAILURES: Final = ("streams-failures",)
 STANDBY: Final = ("streams-standby-tasks",)
@@ -25,7 +25,11 @@ STREAMS_GROUP_MUTANTS: Final = Mutants()
 
 
 @STREAMS_GROUP_MUTANTS.bug(
-    "task-given-too-soon", "KIP-1071, Reconciliation", "streams-one-owner", FAILURES, (TaskOwners, "active")
+    "task-given-too-soon",
+    "streams-one-owner",
+    FAILURES,
+    (TaskOwners, "active"),
+    source="KIP-1071, Reconciliation",
 )
 def _nobody_has_it(_: Original, self: TaskOwners, subtopology: str, partition: int) -> str | None:
     """A member gets an active task before another member has released it."""
@@ -33,22 +37,24 @@ def _nobody_has_it(_: Original, self: TaskOwners, subtopology: str, partition: i
 
 
 @STREAMS_GROUP_MUTANTS.bug(
-    "silence-confirms", "KIP-1071, Reconciliation", "streams-reconciles", FAILURES, (heartbeat, "reconcile")
+    "silence-confirms",
+    "streams-reconciles",
+    FAILURES,
+    (heartbeat, "reconcile"),
+    source="KIP-1071, Reconciliation",
 )
 def _silence_confirms(original: Original, member: Any, *, owned: Tasks | None, **others: Any) -> Any:
     """A heartbeat without a task list counts as one of a member that owns no tasks."""
     return original(member, owned=NO_TASKS if owned is None else owned, **others)
 
 
-@STREAMS_GROUP_MUTANTS.bug(
-    "end-without-rebalance", UNREPORTED, "streams-epochs", FAILURES, (groups, "removal_records")
-)
+@STREAMS_GROUP_MUTANTS.bug("end-without-rebalance", "streams-epochs", FAILURES, (groups, "removal_records"))
 def _nobody_is_told(original: Original, group: Any, member_ids: Any, release: Any) -> Any:
     """A member leaves a streams group, and the group epoch does not rise."""
     return original(group, member_ids, release)[:-1]
 
 
-@STREAMS_GROUP_MUTANTS.bug("task-left-out", UNREPORTED, "streams-target", FAILURES, (groups, "sticky"))
+@STREAMS_GROUP_MUTANTS.bug("task-left-out", "streams-target", FAILURES, (groups, "sticky"))
 def _one_task_left_out(original: Original, spec: Any) -> Any:
     """The target of one member lacks its last task, which no member gets."""
     found = dict(original(spec))
@@ -58,16 +64,14 @@ def _one_task_left_out(original: Original, spec: Any) -> Any:
     return found
 
 
-@STREAMS_GROUP_MUTANTS.bug(
-    "assignor-without-memory", UNREPORTED, "streams-sticky", FAILURES, (target, "TaskMember")
-)
+@STREAMS_GROUP_MUTANTS.bug("assignor-without-memory", "streams-sticky", FAILURES, (target, "TaskMember"))
 def _no_memory(_: Original, process_id: str, tasks: Tasks) -> TaskMember:
     """The task assignor ignores the previous owners."""
     return TaskMember(process_id)
 
 
 @STREAMS_GROUP_MUTANTS.bug(
-    "standby-dropped", "KAFKA-20899", "streams-standby", STANDBY, (_Assignment, "_stands_by_again")
+    "standby-dropped", "streams-standby", STANDBY, (_Assignment, "_stands_by_again"), source="KAFKA-20899"
 )
 def _full_member_drops_it(original: Original, self: Any, task: Any) -> bool:
     """A standby task whose member has no room left is assigned to no member."""
@@ -75,7 +79,7 @@ def _full_member_drops_it(original: Original, self: Any, task: Any) -> bool:
 
 
 @STREAMS_GROUP_MUTANTS.bug(
-    "quota-stays", UNREPORTED, "streams-target", (*FAILURES, *STANDBY), (_Assignment, "_filled_active")
+    "quota-stays", "streams-target", (*FAILURES, *STANDBY), (_Assignment, "_filled_active")
 )
 def _quota_stays(_: Original, self: _Assignment, count: int) -> None:
     """Members keep a full share of active tasks, even if that leaves a new process without any."""
@@ -83,10 +87,10 @@ def _quota_stays(_: Original, self: _Assignment, count: int) -> None:
 
 @STREAMS_GROUP_MUTANTS.bug(
     "internal-topics-not-created",
-    "KIP-1071, Topology Configuration",
     "streams-topics",
     ("streams-global-thread",),
     (heartbeat, "_effects"),
+    source="KIP-1071, Topology Configuration",
 )
 def _creates_nothing(_: Original, group_id: str, configured: Any) -> tuple[()]:
     """The coordinator does not create the changelogs that a topology needs."""
@@ -95,10 +99,10 @@ def _creates_nothing(_: Original, group_id: str, configured: Any) -> tuple[()]:
 
 @STREAMS_GROUP_MUTANTS.bug(
     "streams-rejoin-fenced",
-    "KAFKA-19233",
     "streams-answers",
     ("streams-shutdown", "streams-failures"),
     (heartbeat, "_member"),
+    source="KAFKA-19233",
 )
 def _rejoin_is_fenced(original: Original, group: Any, request: Any, around: Any) -> Any:
     """A member that rejoins because its join response was lost is fenced."""
@@ -107,37 +111,31 @@ def _rejoin_is_fenced(original: Original, group: Any, request: Any, around: Any)
     return original(group, request, around)
 
 
-@STREAMS_GROUP_MUTANTS.bug(
-    "tasks-only-on-joining", UNREPORTED, "streams-replies", FAILURES, (heartbeat, "_reply")
-)
+@STREAMS_GROUP_MUTANTS.bug("tasks-only-on-joining", "streams-replies", FAILURES, (heartbeat, "_reply"))
 def _tasks_only_on_joining(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
     """Only responses to joins carry tasks."""
     made = original(step, request, *others, **named)
     return made if request.member_epoch == JOIN_EPOCH else msgspec.structs.replace(made, tasks=None)
 
 
-@STREAMS_GROUP_MUTANTS.bug(
-    "heartbeats-unheard", UNREPORTED, "streams-sessions", FAILURES, (SoftState, "heard")
-)
+@STREAMS_GROUP_MUTANTS.bug("heartbeats-unheard", "streams-sessions", FAILURES, (SoftState, "heard"))
 def _hears_nobody(_: Original, self: SoftState[Any, Any, Any], *arguments: Any) -> None:
     """A session expires although its member sends heartbeats."""
 
 
 @STREAMS_GROUP_MUTANTS.bug(
     "first-joiner-takes-all",
-    "KAFKA-19829",
     "streams-delays",
     FAILURES,
     (StreamsSoftState, "waits_for_members"),
+    source="KAFKA-19829",
 )
 def _waits_for_nobody(_: Original, self: StreamsSoftState, group_id: str) -> bool:
     """The first member of a group gets all tasks at once, before others have joined."""
     return False
 
 
-@STREAMS_GROUP_MUTANTS.bug(
-    "gone-members-remembered", UNREPORTED, "streams-bookkeeping", FAILURES, (SoftState, "_forget")
-)
+@STREAMS_GROUP_MUTANTS.bug("gone-members-remembered", "streams-bookkeeping", FAILURES, (SoftState, "_forget"))
 def _remembers_the_gone(
     original: Original, self: SoftState[Any, Any, Any], group_id: str, member_id: str
 ) -> None:
@@ -148,10 +146,10 @@ def _remembers_the_gone(
 
 @STREAMS_GROUP_MUTANTS.bug(
     "tasks-committed-by-anybody",
-    "KIP-1251",
     "streams-commits",
     ("streams-standby-tasks", "streams-frozen-clients"),
     (offset_fencing, "check_commit"),
+    source="KIP-1251",
 )
 def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None:
     """Fenced members, and members that lost a task, can still commit it."""
@@ -159,10 +157,10 @@ def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None:
 
 @STREAMS_GROUP_MUTANTS.bug(
     "ready-group-not-described",
-    "KAFKA-19661",
     "streams-described",
     ("streams-other-applications",),
     (describe, "describe"),
+    source="KAFKA-19661",
 )
 def _ready_once_heard(original: Original, group: Any, configured: Any) -> Any:
     """After a load, a ready group is described as NotReady until a member sends a heartbeat."""
@@ -174,10 +172,10 @@ def _ready_once_heard(original: Original, group: Any, configured: Any) -> Any:
 
 @STREAMS_GROUP_MUTANTS.bug(
     "endpoints-told-once",
-    "KIP-1071, Interactive Queries",
     "streams-endpoints",
     STANDBY,
     (heartbeat, "_reply"),
+    source="KIP-1071, Interactive Queries",
 )
 def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
     """A member is not notified when the tasks of other processes change."""

@@ -27,11 +27,7 @@ TRANSACTION_MUTANTS: Final = Mutants()
 
 
 @TRANSACTION_MUTANTS.bug(
-    "aborted-offsets-count",
-    UNREPORTED,
-    "transaction-offsets exactly-once",
-    ("transactions",),
-    (transactions, "ended"),
+    "aborted-offsets-count", "transaction-offsets exactly-once", ("transactions",), (transactions, "ended")
 )
 def _always_commits(original: Original, *arguments: Any, commit: bool) -> Any:
     """The offsets of an aborted transaction count like committed ones."""
@@ -50,9 +46,7 @@ TRANSACTION_MUTANTS.append(
 )
 
 
-@TRANSACTION_MUTANTS.bug(
-    "staged-offsets-expire", UNREPORTED, "transaction-staged", _PLAIN, (expiry, "expired")
-)
+@TRANSACTION_MUTANTS.bug("staged-offsets-expire", "transaction-staged", _PLAIN, (expiry, "expired"))
 def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: Any, **named: Any) -> Any:
     """An offset expires although an open transaction has staged another one for its partition."""
 
@@ -68,10 +62,10 @@ def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: 
 
 @TRANSACTION_MUTANTS.bug(
     "unstable-not-told",
-    "KIP-447",
     "transaction-stable-fetch exactly-once",
     ("transactions",),
     (fetching, "fetch"),
+    source="KIP-447",
 )
 def _all_is_stable(original: Original, *arguments: Any, **named: Any) -> Outcome:
     """A stable fetch does not mark offsets that an open transaction may change."""
@@ -80,7 +74,7 @@ def _all_is_stable(original: Original, *arguments: Any, **named: Any) -> Outcome
 
 
 @TRANSACTION_MUTANTS.bug(
-    "unstable-taken", "KIP-447", "exactly-once", ("transactions",), (Positions, "fetched")
+    "unstable-taken", "exactly-once", ("transactions",), (Positions, "fetched"), source="KIP-447"
 )
 def _takes_unstable_offsets(
     original: Original, positions: Positions, token: int, response: Any, now_ms: int
@@ -90,11 +84,7 @@ def _takes_unstable_offsets(
 
 
 @TRANSACTION_MUTANTS.bug(
-    "replaced-producer-accepted",
-    UNREPORTED,
-    "transaction-fenced",
-    ("transactions",),
-    (epochs, "check_producer"),
+    "replaced-producer-accepted", "transaction-fenced", ("transactions",), (epochs, "check_producer")
 )
 def _any_epoch(original: Original, now: Any, producer_id: int, epoch: int) -> Any:
     """A replaced producer may continue under its transactional id."""
@@ -102,7 +92,7 @@ def _any_epoch(original: Original, now: Any, producer_id: int, epoch: int) -> An
 
 
 @TRANSACTION_MUTANTS.bug(
-    "epoch-given-twice", UNREPORTED, "transaction-epochs", ("transactions",), (epochs, "initialized")
+    "epoch-given-twice", "transaction-epochs", ("transactions",), (epochs, "initialized")
 )
 def _same_epoch_again(original: Original, now: Any, request: Any) -> Any:
     """A new producer gets the epoch of the previous one."""
@@ -112,10 +102,10 @@ def _same_epoch_again(original: Original, now: Any, request: Any) -> Any:
 
 @TRANSACTION_MUTANTS.bug(
     "group-not-told",
-    "KAFKA-17507",
     "transaction-decided",
     ("transactions",),
     (TransactionCoordinator, "_markers"),
+    source="KAFKA-17507",
 )
 def _groups_are_left_out(original: Original, transactional_id: str, value: Any) -> Any:
     """A transaction counts as complete before its group has the marker."""
@@ -124,7 +114,6 @@ def _groups_are_left_out(original: Original, transactional_id: str, value: Any) 
 
 @TRANSACTION_MUTANTS.bug(
     "decided-and-forgotten",
-    UNREPORTED,
     "transaction-ends",
     ("transactions-slow-markers",),
     (TransactionCoordinator, "replay"),
@@ -136,11 +125,7 @@ def _carries_nothing_out(original: Original, *arguments: Any) -> Any:
 
 
 @TRANSACTION_MUTANTS.bug(
-    "timeout-lost-with-its-record",
-    UNREPORTED,
-    "transaction-ends",
-    _PLAIN,
-    (TransactionCoordinator, "not_written"),
+    "timeout-lost-with-its-record", "transaction-ends", _PLAIN, (TransactionCoordinator, "not_written")
 )
 def _timer_is_gone(
     original: Original, coordinator: TransactionCoordinator, event: Any, outcome: Any, *rest: Any
@@ -150,7 +135,7 @@ def _timer_is_gone(
 
 
 @TRANSACTION_MUTANTS.bug(
-    "committed-at-no-time", UNREPORTED, "commit-recorded", ("manual-commits",), (committing, "_record")
+    "committed-at-no-time", "commit-recorded", ("manual-commits",), (committing, "_record")
 )
 def _at_no_time(original: Original, *arguments: Any) -> Any:
     """Commits get timestamp 0, so they expire at once."""
@@ -160,10 +145,10 @@ def _at_no_time(original: Original, *arguments: Any) -> Any:
 
 @TRANSACTION_MUTANTS.bug(
     "revoked-not-described",
-    "KAFKA-20431",
     "told-equals-state",
     ("operators",),
     (describing, "_named"),
+    source="KAFKA-20431",
     overrides=('application.callback="5s..20s"',),
 )
 def _without_what_is_revoked(original: Original, parts: Any, image: Any) -> Any:
@@ -172,11 +157,7 @@ def _without_what_is_revoked(original: Original, parts: Any, image: Any) -> Any:
 
 
 @TRANSACTION_MUTANTS.bug(
-    "subscribed-offsets-deleted",
-    UNREPORTED,
-    "admin-changes offsets-kept",
-    ("operators",),
-    (deleting, "delete"),
+    "subscribed-offsets-deleted", "admin-changes offsets-kept", ("operators",), (deleting, "delete")
 )
 def _whoever_subscribes(original: Original, *arguments: Any, is_subscribed: Any, **named: Any) -> Any:
     """OffsetDelete removes offsets of topics that members subscribe to."""
@@ -185,10 +166,10 @@ def _whoever_subscribes(original: Original, *arguments: Any, is_subscribed: Any,
 
 @TRANSACTION_MUTANTS.bug(
     "dropped-pattern-unnoticed",
-    "KAFKA-19899",
     "subscription-raises-epoch",
     ("dropped-patterns",),
     (regular_expressions, "change_of"),
+    source="KAFKA-19899",
 )
 def _dropped_pattern_changes_nothing(original: Original, group: Any, old: Any, new: Any) -> Any:
     """A member that drops its pattern keeps the topics that only the pattern matched."""
@@ -198,10 +179,10 @@ def _dropped_pattern_changes_nothing(original: Original, group: Any, old: Any, n
 
 @TRANSACTION_MUTANTS.bug(
     "offsets-outlive-their-topic",
-    "KAFKA-16168",
     "offsets-kept",
     ("growing-topics", "transactions"),
     (expiry, "of_deleted_topics"),
+    source="KAFKA-16168",
 )
 def _keeps_offsets(_: Original, store: OffsetStore, before: Any, after: Any) -> tuple[()]:
     """Committed and staged offsets of a deleted topic stay."""
