@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.assign.spec import Assignor
-from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.regular_expressions import resolve
-from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost
-from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.outcome import Event, Outcome, ResolveRegularExpressions, TopicsChanged
-from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from tests.hosting import steps_due
+from fencepost.coordinator.protocol.outcome import Event, Outcome, ResolveRegularExpressions
+from tests.hosting import HostedScene
 
 Held = Mapping[str, tuple[int, ...]]
 GROUP = "g"
@@ -39,18 +33,12 @@ def by_name(partitions: Held) -> dict[str, tuple[int, ...]]:
     return {key.removeprefix("id-of-"): numbers for key, numbers in partitions.items()}
 
 
-class Scene:
-    """One coordinator with its journal, at a time that tests move."""
+class Scene(HostedScene):
+    """One coordinator of consumer groups."""
 
     def __init__(self, assignors: Mapping[str, Assignor] | None = None, **config: Any) -> None:
         config.setdefault("group_consumer_assignment_interval_ms", 0)
-        self.config = GroupCoordinatorConfig(**config)
-        self.coordinator = GroupCoordinator(self.config, assignors)
-        self.journal = MemoryJournal()
-        self.runtime = CoordinatorHost(self.coordinator, self.journal)
-        self.now_ms = 1_000
-        self.image = TopicsImage()
-        self.last = Outcome()
+        super().__init__(assignors, **config)
         self.effects: list[ResolveRegularExpressions] = []
 
     @property
@@ -60,24 +48,16 @@ class Scene:
     def member(self, member_id: str) -> ConsumerGroupMember:
         return self.group.members[member_id]
 
-    def topics(self, **partitions: int) -> None:
-        """Exactly these topics exist from now on; 0 means that there is none."""
-        topics = [Topic(topic_id=topic_id(n), name=n, partitions=c) for n, c in partitions.items() if c]
-        self.image = TopicsImage.of(topics, self.image.version + 1)
-        self.process(TopicsChanged(image=self.image))
-
     def process(self, event: Event) -> Outcome:
-        self.last = self.runtime.step(event, self.now_ms)
-        self._collect(self.last)
-        return self.last
+        outcome = super().process(event)
+        self._collect(outcome)
+        return outcome
 
     def _collect(self, outcome: Outcome) -> None:
         self.effects += [e for e in outcome.effects if isinstance(e, ResolveRegularExpressions)]
 
     def after(self, by_ms: int) -> list[Outcome]:
-        """Time passes, and what is due happens."""
-        self.now_ms += by_ms
-        outcomes = steps_due(self.runtime, self.now_ms)
+        outcomes = super().after(by_ms)
         for outcome in outcomes:
             self._collect(outcome)
         return outcomes
@@ -155,27 +135,6 @@ class Scene:
         reply = self.process(request).reply
         assert isinstance(reply, offsets.OffsetCommitResponse)
         return [code.name for code in reply.errors.values()]
-
-    def written(self) -> list[str]:
-        """The records of the last step: their type's number, `-` for tombstones, and the member."""
-        return [self.short(record) for record in self.last.records]
-
-    @staticmethod
-    def short(record: Record) -> str:
-        number = type(record.key).__struct_config__.tag
-        whom = getattr(record.key, "member_id", getattr(record.key, "regular_expression", ""))
-        return f"{'-' if record.value is None else ''}{number}{':' if whom else ''}{whom}"
-
-    def reload(self, *, compact: bool = False) -> None:
-        """The coordinator fails over to a new one that loads the journal."""
-        if compact:
-            self.journal.compact()
-        before = self.coordinator.hard_state()
-        self.coordinator = GroupCoordinator(self.config)
-        self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorHost(self.coordinator, self.journal)
-        assert self.coordinator.hard_state() == before
-        self.process(TopicsChanged(image=self.image))
 
 
 @pytest.fixture

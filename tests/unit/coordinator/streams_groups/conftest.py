@@ -6,17 +6,12 @@ from typing import Any
 
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost
-from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Event, Outcome, TopicsChanged
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.outcome import CreateInternalTopics
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from tests.hosting import steps_due
+from tests.hosting import HostedScene
 
 GROUP = "app"
 SIMPLE = streams.Topology(0, (streams.Subtopology("0", ("in",)),))
@@ -35,20 +30,14 @@ COUNTING = streams.Topology(
 """Two subtopologies over a repartition topic; the second one keeps state."""
 
 
-class StreamsScene:
-    """One coordinator with its journal, at a time that tests move."""
+class StreamsScene(HostedScene):
+    """One coordinator of a streams group."""
 
     def __init__(self, topology: streams.Topology = SIMPLE, **config: Any) -> None:
         config.setdefault("group_streams_assignment_interval_ms", 0)
         config.setdefault("group_streams_initial_rebalance_delay_ms", 0)
-        self.config = GroupCoordinatorConfig(**config)
-        self.coordinator = GroupCoordinator(self.config)
-        self.journal = MemoryJournal()
-        self.runtime = CoordinatorHost(self.coordinator, self.journal)
+        super().__init__(**config)
         self.topology = topology
-        self.now_ms = 1_000
-        self.image = TopicsImage()
-        self.last = Outcome()
 
     @property
     def group(self) -> StreamsGroup:
@@ -56,22 +45,6 @@ class StreamsScene:
 
     def member(self, member_id: str) -> StreamsGroupMember:
         return self.group.members[member_id]
-
-    def topics(self, **partitions: int) -> None:
-        """Exactly these topics exist from now on, `_` standing for `-`."""
-        named = {name.replace("_", "-"): count for name, count in partitions.items()}
-        topics = [Topic(topic_id=f"id-of-{n}", name=n, partitions=c) for n, c in named.items()]
-        self.image = TopicsImage.of(topics, self.image.version + 1)
-        self.process(TopicsChanged(image=self.image))
-
-    def process(self, event: Event) -> Outcome:
-        self.last = self.runtime.step(event, self.now_ms)
-        return self.last
-
-    def after(self, by_ms: int) -> list[Outcome]:
-        """Time passes, and what is due happens."""
-        self.now_ms += by_ms
-        return steps_due(self.runtime, self.now_ms)
 
     def beat(
         self, member_id: str, epoch: int, owned: streams.Tasks | None = None, **fields: Any
@@ -144,26 +117,6 @@ class StreamsScene:
             if isinstance(effect, CreateInternalTopics)
             for topic in effect.topics
         }
-
-    def written(self) -> list[str]:
-        """The records of the last step: their type's number, `-` for tombstones, and the member."""
-        found = []
-        for record in self.last.records:
-            whom = getattr(record.key, "member_id", "")
-            number = type(record.key).__struct_config__.tag
-            found.append(f"{'-' if record.value is None else ''}{number}{':' if whom else ''}{whom}")
-        return found
-
-    def reload(self, *, compact: bool = False) -> None:
-        """The coordinator fails over to a new one that loads the journal."""
-        if compact:
-            self.journal.compact()
-        before = self.coordinator.hard_state()
-        self.coordinator = GroupCoordinator(self.config)
-        self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorHost(self.coordinator, self.journal)
-        assert self.coordinator.hard_state() == before
-        self.process(TopicsChanged(image=self.image))
 
 
 @pytest.fixture
