@@ -24,11 +24,13 @@ from fencepost.simulation.embedded.logs import Headers, Text
 from fencepost.simulation.embedded.names import ApiName, ErrorName
 from fencepost.simulation.embedded.settings import Api, Error, TopicConfig
 
+_BASE64: Final = "^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
+
 
 class Base64(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes that are not UTF-8."""
 
-    base64: bytes
+    base64: Annotated[bytes, msgspec.Meta(extra_json_schema={"pattern": _BASE64})]
 
 
 class CommittedPosition(msgspec.Struct, frozen=True):
