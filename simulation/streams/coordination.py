@@ -198,7 +198,7 @@ class StreamsCoordination(Judge):
         if reply.error_code in OF_LOG:
             self._failed(request, now_ms)
             return
-        expected = self._expected_error(request)
+        expected = self._expected_error(request, group, coordinator.streams.image)
         if reply.error_code is not expected:
             self.report(
                 "streams-answers",
@@ -248,7 +248,9 @@ class StreamsCoordination(Judge):
         if known is not None and request.shutdown_application:
             self._asked_by = self._asked_by or request.member_id
 
-    def _expected_error(self, request: streams.StreamsGroupHeartbeatRequest) -> ErrorCode:
+    def _expected_error(
+        self, request: streams.StreamsGroupHeartbeatRequest, group: StreamsGroup | None, image: TopicsImage
+    ) -> ErrorCode:
         known, epoch = self._known, request.member_epoch
         if epoch == JOIN_EPOCH:
             most = self.world.config.group_streams_max_size
@@ -259,9 +261,13 @@ class StreamsCoordination(Judge):
         member = known.members.get(request.member_id)
         if member is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        if epoch < 0 or epoch == member.member_epoch or _is_late_word(member, request):
-            return ErrorCode.NONE
-        return ErrorCode.FENCED_MEMBER_EPOCH
+        if epoch >= 0 and epoch != member.member_epoch and not _is_late_word(member, request):
+            return ErrorCode.FENCED_MEMBER_EPOCH
+        if epoch >= 0 and group is not None and group.topology is not None:
+            topics = self._expected_topics(group.topology, image)
+            if topics.problem is None and not topics.has(request):
+                return ErrorCode.INVALID_REQUEST
+        return ErrorCode.NONE
 
     def _replies(
         self,

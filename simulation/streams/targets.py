@@ -7,7 +7,13 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.streams import NO_TASKS, StatusCode, Tasks, Topology
+from fencepost.coordinator.protocol.streams import (
+    NO_TASKS,
+    StatusCode,
+    StreamsGroupHeartbeatRequest,
+    Tasks,
+    Topology,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.judge.base import Finding
@@ -23,6 +29,16 @@ class ExpectedTopics(NamedTuple):
     missing: frozenset[tuple[str, int]]
     """Internal topics that have to be created, with their partitions."""
     problem: StatusCode | None
+
+    def has(self, request: StreamsGroupHeartbeatRequest) -> bool:
+        """Return true if there are all tasks that a member lists: after a reset, a topic may be smaller."""
+        listed = (request.active_tasks, request.standby_tasks, request.warmup_tasks)
+        return all(
+            0 <= number < self.tasks.get(one, 0)
+            for tasks in listed
+            for one, numbers in (tasks or {}).items()
+            for number in numbers
+        )
 
 
 def expected_topics(topology: Topology, image: TopicsImage) -> ExpectedTopics:

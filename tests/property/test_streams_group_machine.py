@@ -224,3 +224,19 @@ TestStreamsGroup.settings = settings(
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+
+
+def test_a_member_lists_a_task_that_a_smaller_topic_no_longer_has() -> None:
+    """An application was reset under it: its heartbeat is refused until it stops the task."""
+    machine = StreamsGroupMachine()
+    machine.start(interval_ms=0, delay_ms=0, standbys=0)
+    machine.internal_topics_are_created()
+    machine.join(slot=0, heard=True)
+    machine.internal_topics_are_created()
+    machine.heartbeat(slot=0, kind="confirm")
+    machine.the_source_topic_changes(partitions=1)
+    machine.join(slot=1, heard=True)
+    machine.internal_topics_are_created()
+    machine.heartbeat(slot=1, kind="keepalive")
+    machine.heartbeat(slot=0, kind="confirm")
+    machine.teardown()
