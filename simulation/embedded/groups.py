@@ -312,12 +312,7 @@ class AsyncGroup(GroupControls):
         timeout: float = 30.0,  # noqa: ASYNC109  # the brokers' loop measures it
         polling: Sequence[Polled] = (),
     ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if a number is given, and return its
-        members.
-
-        `polling` lists clients that act only when they are polled, such as those of confluent-kafka and
-        kafka-python. They are polled while the test waits, and their records stay for the test. A function is
-        called instead.
+        """Wait until the group is stable, as `Group.wait_stable` does, and return its members.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """

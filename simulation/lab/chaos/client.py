@@ -83,20 +83,13 @@ class StreamsProcess:
             if terms.global_topic is None
             else GlobalThread([terms.global_topic], self.read_globally),
             topics=terms.topics,
-            group_id=terms.group_id,
             threads=terms.threads,
             handler=self._handle,
             state_dir=terms.state_dir,
-            client_id=terms.name,
             group_protocol=terms.group_protocol,
             commit_interval_ms=terms.commit_interval_ms,
             poll_ms=terms.poll_ms,
-            bootstrap_servers=terms.bootstrap_servers,
-            max_poll_interval_ms=terms.max_poll_interval_ms,
-            max_poll_records=terms.max_poll_records,
-            request_timeout_ms=terms.request_timeout_ms,
-            fetch_min_bytes=1 << 20,
-            fetch_max_wait_ms=terms.gather_ms,
+            **terms.client_settings,
             **(classic if terms.group_protocol == "classic" else {}),
         )
         app.set_state_listener(self._listen)

@@ -127,19 +127,11 @@ class RealMember:
 
     def _settings(self) -> dict[str, Any]:
         terms = self._terms
-        return dict(
-            bootstrap_servers=terms.bootstrap_servers,
-            group_id=terms.group_id,
-            client_id=terms.name,
+        return terms.client_settings | dict(
             group_instance_id=terms.instance_id,
             auto_offset_reset="earliest",
             enable_auto_commit=terms.commit == "auto",
             auto_commit_interval_ms=terms.auto_commit_interval_ms,
-            max_poll_interval_ms=terms.max_poll_interval_ms,
-            max_poll_records=terms.max_poll_records,
-            request_timeout_ms=terms.request_timeout_ms,
-            fetch_min_bytes=1 << 20,
-            fetch_max_wait_ms=terms.gather_ms,
             listener=self,
             observer=RealMemberObserver(self._telling, self._standing),
         )

@@ -46,6 +46,20 @@ class CommonTerms(msgspec.Struct, frozen=True, kw_only=True):
     flaw: str = ""
     """A flaw of the application, for tests of the judges; see `application.FLAWS`."""
 
+    @property
+    def client_settings(self) -> dict[str, Any]:
+        """The settings of the process's Kafka client, whatever kind it is."""
+        return dict(
+            bootstrap_servers=self.bootstrap_servers,
+            group_id=self.group_id,
+            client_id=self.name,
+            max_poll_interval_ms=self.max_poll_interval_ms,
+            max_poll_records=self.max_poll_records,
+            request_timeout_ms=self.request_timeout_ms,
+            fetch_min_bytes=1 << 20,
+            fetch_max_wait_ms=self.gather_ms,
+        )
+
 
 class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
     """All that a member's process needs to know."""
