@@ -27,7 +27,7 @@ from fencepost.simulation.world.processes import (
     WorldProcess,
 )
 from fencepost.simulation.world.sockets import VirtualSocket
-from fencepost.simulation.world.telling import HELD_US, Held
+from fencepost.simulation.world.telling import HELD_US, HeldLoop
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.network import VirtualNetwork
@@ -65,7 +65,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         self.network: VirtualNetwork
         self.ahead_us = 0
         """The time for which the running callback has slept or computed, in microseconds."""
-        self.held: list[Held] = []
+        self.held: list[HeldLoop] = []
         """The times for which callbacks have held programs."""
         self._in_executor = False
         self._sockets: dict[int, VirtualSocket] = {}
@@ -97,7 +97,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         last = self.held[-1] if self.held else None
         if last is None or last.at_us != self.now_us or last.program != process.host.name:
             place = place_in(stack_of(sys._getframe(2)))
-            last = Held(program=process.host.name, at_us=self.now_us, lasts_us=0, place=place)
+            last = HeldLoop(program=process.host.name, at_us=self.now_us, lasts_us=0, place=place)
             self.held.append(last)
         last.lasts_us = self.ahead_us
 

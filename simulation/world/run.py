@@ -36,7 +36,7 @@ from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import PROCESS, WorldProcess, outside
 from fencepost.simulation.world.standstill import LIMIT_CPU_S, StandstillWatch, what_runs_again
 from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
-from fencepost.simulation.world.telling import Held, waits_of
+from fencepost.simulation.world.telling import HeldLoop, waits_of
 from fencepost.simulation.world.world import SimulatedWorld
 
 WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
@@ -94,7 +94,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     """The names of members by their ids."""
     crashes: list[Crash] = []
     """Programs that an exception has ended, also if they were started again."""
-    held: list[Held] = []
+    held: list[HeldLoop] = []
     """The times for which callbacks have held the event loops of programs."""
     waits: list[str] = []
     """Lines about what the tasks of programs waited for, if the world did not settle."""

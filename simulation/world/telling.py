@@ -29,7 +29,7 @@ _CUTS: Final = frozenset(
 _OF_BROKERS: Final = ("broker-", "coordinator-")
 
 
-class Held(msgspec.Struct, kw_only=True):
+class HeldLoop(msgspec.Struct, kw_only=True):
     """A time for which a callback has held the event loop of a program."""
 
     program: str
@@ -59,9 +59,9 @@ def waits_of(programs: Iterable[Program]) -> list[str]:
     return lines
 
 
-def held_lines(held: Sequence[Held]) -> list[str]:
+def held_lines(held: Sequence[HeldLoop]) -> list[str]:
     """Return lines about callbacks that have held event loops, the longest of each line of code."""
-    longest: dict[tuple[str, str], Held] = {}
+    longest: dict[tuple[str, str], HeldLoop] = {}
     for each in held:
         before = longest.get((each.program, each.place))
         if before is None or before.lasts_us < each.lasts_us:
@@ -69,7 +69,7 @@ def held_lines(held: Sequence[Held]) -> list[str]:
     return _short([f"  {each.program}: {each}" for each in longest.values()])
 
 
-def session_lines(rows: Sequence[Row], names: Mapping[str, str], held: Sequence[Held]) -> list[str]:
+def session_lines(rows: Sequence[Row], names: Mapping[str, str], held: Sequence[HeldLoop]) -> list[str]:
     """Return a line for each member whose session ended though its program ran, with the reason.
 
     Heartbeats that change nothing have no rows, so what matters is what lasted until shortly before.
