@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from fencepost.simulation.live.follow import Followed, Snapshot
     from fencepost.simulation.live.windows import Window
-    from fencepost.simulation.pipeline.progress import Progress
+    from fencepost.simulation.pipeline.progress import Advance, Progress
 
 OUT: Final = Path("out/live")
 WINDOW_S: Final = 10.0
@@ -114,7 +114,7 @@ class _Afterwards:
         """See `Progress.say`."""
         self._progress.say(line)
 
-    def step(self, name: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+    def step(self, name: str, total: int) -> contextlib.AbstractContextManager[Advance]:
         """See `Progress.step`."""
         self._display.close()
         return self._progress.step(name, total)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -42,6 +43,7 @@ from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Task, cells_of, seeds_of
 from fencepost.simulation.pipeline.traces import TraceFiles, footer
+from fencepost.simulation.report.model import duration
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
@@ -225,16 +227,20 @@ def _run_rounds(
             for number, name in enumerate(names)
             if name in wanted
         ]
+
+        def weigh(task: Task, seconds_of: Mapping[str, float] = times.seconds) -> float:
+            return seconds_of[names[task.cell]]
+
         if limit is None or limit.left_s >= times.of(wanted, upto - done):
             # The longest runs first: then no core waits for long at the end.
-            tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
+            tasks.sort(key=weigh, reverse=True)
         else:
             # In this order the time is enough for as many options as possible.
             tasks.sort(key=lambda task: (task.seed, times.seconds[names[task.cell]]))
         for some in [tasks] if limit is None else _in_parts(tasks, names, times, limit):
             seconds = None if limit is None else limit.left_s
             if seconds != 0:
-                measured.running.do(list(some), progress, seconds)
+                measured.running.do(list(some), progress, seconds, weigh)
             if not measured.look(progress, None if limit is None else limit.ends) or seconds == 0:
                 break
         done = upto
@@ -249,9 +255,16 @@ def _run_rounds(
         wanted, upto = open_, next_look(costs, open_, sizes, done)
         times = RunTimes(measured.seconds, cores)
         takes = rough_time(times.of(wanted, upto - done))
+        progress.say(f"after {done} runs each, partitions stand still: {_so_far(costs)}")
         progress.say(
             f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each, about {takes}"
         )
+
+
+def _so_far(costs: Mapping[str, Mapping[str, float]]) -> str:
+    """Return the mean cost of each option, the cheapest first."""
+    means = sorted((statistics.fmean(each.values()), name) for name, each in costs.items() if each)
+    return ", ".join(f"{duration(mean) if mean else '0 s'} with {name}" for mean, name in means)
 
 
 _PART: Final = 0.2

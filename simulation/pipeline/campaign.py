@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from fencepost.simulation.pipeline.arguments import path_of
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.jobs import OutOfTime, run_job
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress, Shares, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_can_start,
@@ -207,8 +208,16 @@ class OpenCampaign:
         self._spec = spec
         self._if_stopped = if_stopped
 
-    def do(self, tasks: list[Task], progress: Progress, seconds: float | None = None) -> None:
+    def do(
+        self,
+        tasks: list[Task],
+        progress: Progress,
+        seconds: float | None = None,
+        weigh: Callable[[Task], float] | None = None,
+    ) -> None:
         """Do these runs, for at most that many `seconds`. Earlier runs of this campaign may be done already.
+
+        `weigh` returns the expected time of a run.
 
         Runs that are not finished in that time leave nothing. Workers end them; if a worker does not, as on a
         machine that is too busy to start it, Spark cancels it after `CANCEL_S` more.
@@ -220,8 +229,9 @@ class OpenCampaign:
             cancel = None if seconds is None else wall_clock() + seconds + CANCEL_S
             job, slices = _job(self._spec, tasks, self.directory, self.spark, until)
             with contextlib.suppress(OutOfTime):
+                weights = [] if weigh is None else [weigh(task) for task in job.tasks]
                 self.losses.runs_again += fan_out(
-                    self.spark, job, slices, progress, self._if_stopped, cancel=cancel
+                    self.spark, job, slices, progress, self._if_stopped, cancel=cancel, weights=weights
                 )
 
 
@@ -287,10 +297,12 @@ def fan_out(
     if_stopped: str = "",
     *,
     cancel: float | None = None,
+    weights: Sequence[float] = (),
 ) -> int:
     """Carry out the job on Spark, in partitions of equal size.
 
     Return the number of runs that a second attempt at their partition did, because the first was lost.
+    `weights` are the expected times of the job's runs, for the estimate of the time that is left.
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
@@ -299,6 +311,9 @@ def fan_out(
     from fencepost.simulation.pipeline.worker import DONE, work
 
     count = len(job.tasks)
+    ends = [count * number // partitions for number in range(partitions + 1)]
+    parts = [sum(weights[a:b]) if weights else b - a for a, b in itertools.pairwise(ends)]
+    shares = Shares(parts, spark.sparkContext.defaultParallelism)
     with progress.step("running", count) as advance:
         reported = 0
 
@@ -306,7 +321,7 @@ def fan_out(
             nonlocal reported
             # Once its time is over tasks end that did nothing.
             runs = count * done // total if total and not job.is_over else 0
-            advance(max(0, runs - reported))
+            advance(max(0, runs - reported), shares.of(done))
             reported = max(reported, runs)
 
         def action() -> Any:

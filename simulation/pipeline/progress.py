@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TextIO
 
 from fencepost.coordinator.protocol.errors import FencepostError
+
+
+class Advance(Protocol):
+    """Reports newly finished parts of a step."""
+
+    def __call__(self, count: int, share: float | None = None, /) -> None:
+        """Count parts; `share` is the finished share of the work, if parts differ."""
 
 
 class Progress(Protocol):
@@ -19,7 +27,7 @@ class Progress(Protocol):
     def say(self, line: str) -> None:
         """Print a line at once, such as the next step or an estimate of its time."""
 
-    def step(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
+    def step(self, name: str, total: int) -> AbstractContextManager[Advance]:
         """Begin a step of at most `total` parts.
 
         Call the yielded function with the number of newly finished parts. Also call it with 0 from time to
@@ -34,9 +42,9 @@ class Silent:
         """See `Progress.say`."""
 
     @contextlib.contextmanager
-    def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    def step(self, name: str, total: int) -> Iterator[Advance]:
         """See `Progress.step`."""
-        yield lambda count: None
+        yield lambda count, share=None, /: None
 
 
 class Bars:
@@ -53,7 +61,7 @@ class Bars:
         self._console.print(line, soft_wrap=True)
 
     @contextlib.contextmanager
-    def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    def step(self, name: str, total: int) -> Iterator[Advance]:
         """See `Progress.step`."""
         from rich import progress
 
@@ -69,10 +77,11 @@ class Bars:
             bar = bars.add_task(name, total=total, left="")
             done = 0
 
-            def advance(count: int) -> None:
+            def advance(count: int, share: float | None = None, /) -> None:
                 nonlocal done
                 done += count
-                bars.update(bar, advance=count, left=_left(time.monotonic() - began, done, total))
+                left = _left(time.monotonic() - began, done, total, share)
+                bars.update(bar, advance=count, left=left)
 
             yield advance
             bars.update(bar, total=done, completed=done, left="")  # there were fewer parts than `total`
@@ -92,19 +101,19 @@ class ProgressLines:
         self._stream.flush()
 
     @contextlib.contextmanager
-    def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
+    def step(self, name: str, total: int) -> Iterator[Advance]:
         """See `Progress.step`."""
         done = shown = 0
         began = said = self._clock()
 
-        def advance(count: int) -> None:
+        def advance(count: int, share: float | None = None, /) -> None:
             nonlocal done, shown, said
             done += count
             now = self._clock()
             tenth = done * 10 // total if total else 0
             if tenth > shown or now - said >= SILENT_SECONDS:
                 shown, said = tenth, now
-                left = _left(now - began, done, total)
+                left = _left(now - began, done, total, share)
                 self.say(f"{name} {done}/{total}{left and f', {left}'}")
 
         yield advance
@@ -114,14 +123,29 @@ SILENT_SECONDS: Final = 30.0
 """The longest time without a sign of life, in seconds."""
 
 
-def _left(seconds: float, done: int, total: int) -> str:
+def _left(seconds: float, done: int, total: int, share: float | None) -> str:
     """Return an estimate of the remaining time once there is one; before that, a sign that the work
     goes on."""
     if seconds < SILENT_SECONDS or done >= total:
         return ""
     if not done:
         return f"{rough_time(seconds)} so far"
-    return f"about {rough_time(seconds / done * (total - done))} left"
+    finished = done / total if share is None else share
+    return f"about {rough_time(seconds / finished * (1 - finished))} left"
+
+
+class Shares:
+    """The finished share of work whose parts have different weights and begin in a known order."""
+
+    def __init__(self, weights: Sequence[float], at_once: int) -> None:
+        self._upto = [0.0, *itertools.accumulate(weights)]
+        self._at_once = at_once
+
+    def of(self, done: int) -> float:
+        """Return the share once so many parts are done. Parts that are under way count half."""
+        last = len(self._upto) - 1
+        finished, begun = self._upto[min(done, last)], self._upto[min(done + self._at_once, last)]
+        return (finished + begun) / 2 / (self._upto[-1] or 1.0)
 
 
 def rough_time(seconds: float) -> str:

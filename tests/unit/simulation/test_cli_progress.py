@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import io
+import random
 
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.progress import Bars, ProgressLines, Silent, progress_for, rough_time
+from fencepost.simulation.pipeline.progress import (
+    Bars,
+    ProgressLines,
+    Shares,
+    Silent,
+    progress_for,
+    rough_time,
+)
 
 
 class Terminal(io.StringIO):
@@ -97,3 +105,30 @@ def test_estimates_are_rough() -> None:
         "1 h 10 min",
         "2 h",
     ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_estimate_is_right_by_a_factor_of_two_from_the_first_quarter_on(seed: int) -> None:
+    """The longest runs go first, two at a time, on a machine on which each takes up to half as long again."""
+    draws = random.Random(seed)
+    weights = [8.0] * 12 + [3.0] * 12 + [1.0] * 24
+    cores = [0.0, 0.0]
+    ends = []
+    for weight in weights:
+        core = cores.index(min(cores))
+        cores[core] += 60 * weight * draws.uniform(1, 1.5)
+        ends.append(cores[core])
+    total = max(ends)
+    shares = Shares(weights, 2)
+    for now in range(round(total / 4), round(total * 0.9), 30):
+        share = shares.of(sum(end <= now for end in ends))
+        estimate = now / share * (1 - share)
+        assert 0.5 <= estimate / (total - now) <= 2
+
+
+def test_a_line_weighs_parts_that_differ() -> None:
+    stream, now = io.StringIO(), 0.0
+    with ProgressLines(stream, lambda: now).step("running", 4) as advance:
+        now = 60
+        advance(1, 0.5)
+    assert stream.getvalue() == "running 1/4, about 1 min left\n"
