@@ -48,8 +48,7 @@ def _count(self: VirtualTask | VirtualFuture) -> int:
     try:
         return self._number
     except AttributeError:
-        loop = self.get_loop()
-        assert isinstance(loop, VirtualLoop)
+        loop: Any = self.get_loop()
         self._number = loop.hashed = loop.hashed + 1
         return self._number
 

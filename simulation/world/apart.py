@@ -33,7 +33,7 @@ _SHAKEN_OBJECTS: Final = 20_000
 _template: list[bool] = []
 """Not empty in a process whose runs are forked from it."""
 _kept: list[Any] = []
-"""What shifts the addresses of later objects."""
+"""Memory that shifts the addresses of later objects."""
 
 
 def become_template(settings: WorldSettings, seeds: int) -> None:

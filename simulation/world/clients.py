@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from typing import Any, Final
 
-from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.world.places import caller_place
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 
@@ -55,8 +54,8 @@ def set_members() -> Iterator[tuple[type, str, Any]]:
 def _counted(original: Any) -> Any:
     @functools.wraps(original)
     def begin(self: Any, *args: Any, **options: Any) -> None:
-        loop = asyncio._get_running_loop()
-        if isinstance(loop, VirtualLoop):
+        loop: Any = asyncio._get_running_loop()
+        if loop is not None and hasattr(loop, "hashed"):
             loop.hashed += 1
             _hashes[id(self)] = loop.hashed
         else:
@@ -81,7 +80,7 @@ def _hash_by_use(self: Any) -> int:
     if attributes is None:
         return object.__hash__(self)
     if _NUMBER not in attributes:
-        is_of_run = isinstance(asyncio._get_running_loop(), VirtualLoop)
+        is_of_run = hasattr(asyncio._get_running_loop(), "hashed")
         attributes[_NUMBER] = next(_uses[-1]) if is_of_run else object.__hash__(self)
     number: int = attributes[_NUMBER]
     return number

@@ -74,6 +74,9 @@ class Crash(msgspec.Struct, frozen=True, kw_only=True):
 
 def crash_of(program: str, at_s: float, error: BaseException) -> Crash:
     """Return the entry about an exception that has ended a program."""
+    told = getattr(error, "crash", None)
+    if isinstance(told, Crash):  # of a process of its own
+        return msgspec.structs.replace(told, program=program, at_s=at_s)
     every = list(traceback.extract_tb(error.__traceback__))
     frames = [each for each in every if not _is_inside(each.filename)] or every
     return Crash(

@@ -206,6 +206,10 @@ def _happened(last: WorldResult) -> list[str]:
             f"{crash_count([last.crashes])}, and they were started again:",
             crash_lines({last.seed: last.crashes}),
         ),
+        (
+            "Programs that each process imports anew, so that a restart takes longer:",
+            [f"  {name}: {why}" for name, why in last.imported_anew.items()],
+        ),
         ("Callbacks held event loops:", held_lines(last.held)),
         ("Sessions of running programs ended:", session_lines(last.rows, last.names, last.held)),
         ("Programs waited when the run failed:", last.waits),

@@ -16,9 +16,27 @@ _LEFT: Final[list[str]] = []
 """The working directories that runs have left for their own, outermost first."""
 
 
+_HOSTS: Final[list[str]] = []
+"""The folders for those of hosts, innermost run last."""
+
+
+def host_folder(name: str) -> str:
+    """Return the folder of a host, made when it is first asked for, with the files of the real one."""
+    folder = os.path.join(_HOSTS[-1], name)
+    if not os.path.exists(folder):
+        os.makedirs(os.path.join(folder, "tmp"))
+        _show_all(started_in(), folder)
+    return folder
+
+
 def started_in() -> str:
     """Return the working directory outside of runs."""
     return _LEFT[0] if _LEFT else os.getcwd()
+
+
+def say_started_in(folder: str) -> None:
+    """Take a folder for the working directory outside of runs: this process has been forked for one."""
+    _LEFT[:] = [folder]
 
 
 @contextlib.contextmanager
@@ -31,18 +49,27 @@ def own_folder() -> Iterator[None]:
     before = os.getcwd()
     path = sys.path[:]
     with tempfile.TemporaryDirectory(prefix="fencepost-world-", ignore_cleanup_errors=True) as folder:
-        for entry in os.scandir(before):
-            with contextlib.suppress(OSError):  # it is gone by now, or may not be read
-                _show(entry, os.path.join(folder, entry.name))
+        own, hosts = os.path.join(folder, "test"), os.path.join(folder, "hosts")
+        for each in (own, hosts):
+            os.mkdir(each)
+        _show_all(before, own)
         sys.path[:] = [each or before for each in path]
         _LEFT.append(before)
-        os.chdir(folder)
+        _HOSTS.append(hosts)
+        os.chdir(own)
         try:
             yield
         finally:
             os.chdir(before)
             _LEFT.pop()
+            _HOSTS.pop()
             sys.path[:] = path
+
+
+def _show_all(folder: str, place: str) -> None:
+    for entry in os.scandir(folder):
+        with contextlib.suppress(OSError):  # it is gone by now, may not be read, or is there already
+            _show(entry, os.path.join(place, entry.name))
 
 
 def _show(entry: os.DirEntry[str], place: str) -> None:

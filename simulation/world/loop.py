@@ -193,9 +193,9 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             self._in_executor = was_in_executor
         took_us, self.ahead_us = self.ahead_us - before_us, before_us
         if took_us:
-            self.call_later(took_us / 1e6, _complete, future, result, failure)
+            self.call_later(took_us / 1e6, complete, future, result, failure)
         else:
-            _complete(future, result, failure)
+            complete(future, result, failure)
         return future
 
     def stop(self) -> None:
@@ -409,7 +409,8 @@ def _process_in(context: contextvars.Context) -> WorldProcess | None:
     return process
 
 
-def _complete(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+def complete(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
+    """Give a future its result or its exception, unless it has one."""
     if future.done():
         return
     if failure is None:

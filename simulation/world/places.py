@@ -86,6 +86,24 @@ def caller_place(depth: int) -> str:
     return found
 
 
+def is_of_user(module: Any) -> bool:
+    """Return true if a loaded module is part of the user's code: not of Python, a library or fencepost."""
+    name, file = str(module.__name__).partition(".")[0], getattr(module, "__file__", None)
+    if name == _OWN or name in sys.stdlib_module_names or not isinstance(file, str):
+        return False
+    return not _in_library(file)
+
+
+def user_place(frame: FrameType | None) -> str:
+    """Return the place of the code that asks, if it is the user's; "" if a library asks."""
+    while frame is not None:
+        module = _package_of(frame.f_globals)
+        if module not in (_OWN, "time_machine") and module not in sys.stdlib_module_names:
+            return "" if _in_library(frame.f_code.co_filename) else place_in([frame])
+        frame = frame.f_back
+    return ""
+
+
 def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
     """Return the error of a call that has no place in a run. It names the line that made the call."""
     place = place_in(stack_of(sys._getframe(1)))
@@ -106,7 +124,7 @@ def place_of(function: Any) -> str:
 def _place(lines: Iterable[tuple[dict[str, Any], CodeType, int]]) -> str:
     library = ""
     for names, code, line in lines:
-        module = str(names.get("__name__", "")).partition(".")[0]
+        module = _package_of(names)
         if module == _OWN or module in sys.stdlib_module_names:
             continue
         inside = _in_library(code.co_filename)
@@ -116,6 +134,13 @@ def _place(lines: Iterable[tuple[dict[str, Any], CodeType, int]]) -> str:
         if not library:
             library = f"the library {module} ({inside}:{line})"
     return library
+
+
+def _package_of(names: dict[str, Any]) -> str:
+    """Return the package of the code with these global names, also if it runs by `python -m`."""
+    spec = names.get("__spec__")
+    name = names.get("__name__", "") if spec is None else spec.name
+    return str(name).partition(".")[0]
 
 
 def _in_library(file: str) -> str:

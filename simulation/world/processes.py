@@ -135,6 +135,8 @@ class WorldProcess:
         """Transactional ids of its producers."""
         self.group_ids: dict[str, None] = {}
         """Those of its consumers."""
+        self.at_end: list[Callable[[], object]] = []
+        """Called when it has ended, or the run."""
         self.commit_place = ""
         """The line that last called a consumer's `commit`."""
         self.busy_until_us = 0
@@ -148,6 +150,12 @@ class WorldProcess:
     def pid(self) -> int:
         """The process id that the program sees."""
         return _FIRST_PID + self.number
+
+    def end(self) -> None:
+        """End it: nothing of it runs any more."""
+        self.ended = True
+        for each in self.at_end:
+            each()
 
     @property
     def callback_is_disturbed(self) -> bool:

@@ -210,7 +210,7 @@ class Program:
             self.wanted = False
 
     def _end(self, process: WorldProcess, status: MemberStatus) -> None:
-        process.ended = True
+        process.end()
         self._is_frozen = False
         self.process = None
         self.status = status

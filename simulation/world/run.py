@@ -94,6 +94,8 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     """The names of members by their ids."""
     crashes: list[Crash] = []
     """Programs that an exception has ended, also if they were started again."""
+    imported_anew: dict[str, str] = {}
+    """Programs whose modules each process imports anew, by name, with the reason."""
     held: list[HeldLoop] = []
     """The times for which callbacks have held the event loops of programs."""
     waits: list[str] = []
@@ -142,7 +144,15 @@ def run_world(
     chosen = plan_of_world(settings, seed) if plan is None else plan
     with _quiet(logs=logs), _collected_by_hand(is_last=is_last), own_folder():
         return _run(
-            function, settings, seed, chosen, keep_rows=keep_rows, until=until, watch=watch, is_last=is_last
+            function,
+            settings,
+            seed,
+            chosen,
+            keep_rows=keep_rows,
+            until=until,
+            watch=watch,
+            logs=logs,
+            is_last=is_last,
         )
 
 
@@ -155,6 +165,7 @@ def _run(
     keep_rows: bool,
     until: str,
     watch: bool,
+    logs: bool,
     is_last: bool,
 ) -> WorldResult:
     """Run it; no reference to the run is left when garbage is collected afterwards."""
@@ -163,6 +174,7 @@ def _run(
     draws = Draws(seed)
     loop.network = VirtualNetwork(loop, draws, settings.scenario.network.latency.quantiles)
     run = _Run(function, settings, plan, loop, draws)
+    run.world.shows_logs = logs
     run.world.until = until
     if watch:
         run.watch()
@@ -340,6 +352,7 @@ class _Run:
             records_done=sum(len(each) for each in world.record_judge.done.values()),
             plan=self._plan,
             crashes=world.crashes,
+            imported_anew=world.imported_anew,
             held=self._loop.held,
             waits=world.waits or (waits_of(world.programs.values()) if isinstance(error, _WAITING) else []),
             sent=self._loop.network.sent or [],
@@ -364,7 +377,7 @@ class _Run:
         world = self.world
         for program in world.programs.values():
             if program.process is not None:
-                program.process.ended = True
+                program.process.end()
                 world.dead.append(program.process)
         for process in world.dead:
             for task in tuple(process.tasks):

@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.world.apart import become_template
 from fencepost.simulation.world.crashes import Crash
 from fencepost.simulation.world.sweep import Sweep
+from fencepost.simulation.world.template import fork_first
 
 HASH_SEED: Final = "0"
 _PASSED: Final = b"passed\n"
@@ -178,7 +179,10 @@ def main() -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     out = os.dup(1)
+    os.set_inheritable(out, False)
     os.dup2(2, 1)
+    if hasattr(os, "fork"):
+        fork_first(closes=out)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SeedJob)
     try:
         test = load_test(job)

@@ -77,6 +77,22 @@ class Machine:
             self._read_us = self.loop.here_us
         return here_us
 
+    def socket(self, *arguments: Any, **options: Any) -> Any:
+        """Return a new socket on the host of the program that runs."""
+        return VirtualSocket(*arguments, loop=self.loop, host=self.loop.network.here(), **options)
+
+    def poll(self) -> Any:
+        """Return what `select.poll` does."""
+        return VirtualPoll(self.loop)
+
+    def epoll(self) -> Any:
+        """Return what `select.epoll` does."""
+        return VirtualEpoll(self.loop)
+
+    def select(self, wanted: tuple[Any, Any, Any], timeout: float | None) -> Any:
+        """Do what `select.select` does."""
+        return selected(self.loop, wanted, timeout)
+
     def now_ns(self) -> int:
         """The same in nanoseconds."""
         return self.now_us() * 1_000
@@ -224,10 +240,10 @@ class _SocketType(type):
         machine = _machine()
         if machine is None:
             return _Real.tcp_socket(*args, **options)
-        return VirtualSocket(*args, loop=machine.loop, host=machine.loop.network.here(), **options)
+        return machine.socket(*args, **options)
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, VirtualSocket | _Real.tcp_socket)
+        return isinstance(instance, VirtualSocket | _Real.tcp_socket) or hasattr(instance, "is_remote")
 
 
 class _Socket(metaclass=_SocketType):
@@ -286,17 +302,17 @@ def _select(rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None, /)
     machine = _machine()
     if machine is None:
         return _Real.select_ready(rlist, wlist, xlist, timeout)
-    return selected(machine.loop, (rlist, wlist, xlist), timeout)
+    return machine.select((rlist, wlist, xlist), timeout)
 
 
 def _poll() -> Any:
     machine = _machine()
-    return _Real.poll() if machine is None else VirtualPoll(machine.loop)
+    return _Real.poll() if machine is None else machine.poll()
 
 
 def _epoll(*args: Any, **options: Any) -> Any:
     machine = _machine()
-    return _Real.epoll(*args, **options) if machine is None else VirtualEpoll(machine.loop)
+    return _Real.epoll(*args, **options) if machine is None else machine.epoll()
 
 
 # -- tasks --------------------------------------------------------------------------------------------------
@@ -404,6 +420,21 @@ _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
     *((signal, name, BLOCKS, "a handler") for name in ("pause", "sigwait", "sigwaitinfo", "sigtimedwait")),
 )
 """Functions that have no place in a run: module, name, reason and what to use."""
+_OF_A_PROCESS: Final = frozenset(
+    {
+        _Real.set_handler,
+        _Real.get_handler,
+        _Real.raise_signal,
+        _Real.all_tasks,
+        asyncio.new_event_loop,
+        os._exit,
+        os.abort,
+        signal.alarm,
+        signal.setitimer,
+        signal.pause,
+    }
+)
+"""Functions that a program in its own process may call as on a machine."""
 _SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
     ("socket", _Socket),
     ("getaddrinfo", _getaddrinfo),
@@ -562,8 +593,10 @@ _INHERITED: Final = object()
 
 
 @contextlib.contextmanager
-def substituted(machine: Machine) -> Iterator[None]:
+def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[None]:
     """Let the machine of the run stand in for the real one, in this thread.
+
+    In the own process of a program, signals and event loops are the system's and asyncio's.
 
     :raises OutsideWorld: if a run is under way already.
     """
@@ -584,8 +617,9 @@ def substituted(machine: Machine) -> Iterator[None]:
     traveller.time_ns = lambda: EPOCH_S * 1_000_000_000 + machine.now_ns()  # type: ignore[method-assign]
     _machines.append(machine)
     try:
-        for names, key, _, substitute in _references.found:
-            names[key] = substitute
+        for names, key, original, substitute in _references.found:
+            if not (is_own_process and original in _OF_A_PROCESS):
+                names[key] = substitute
         for owner, name, substitute in methods:
             setattr(owner, name, substitute)
         uuid._node = _NODE  # type: ignore[attr-defined]

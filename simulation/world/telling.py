@@ -1,4 +1,4 @@
-"""What a report tells about a failed run: what held event loops, why sessions ended, what tasks wait for."""
+"""Lines of a report about a failed run: causes of held event loops and ended sessions, and stacks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_TASKS: Final = 10
 _SESSION: Final = "session"
 """The detail of `member.removed` after a session timeout."""
 _REACH_US: Final = 3_000_000
-"""What was over that long before the end of a session is no reason for it: members send heartbeats again."""
+"""A cause that was over that long before the end of a session is none: members send heartbeats again."""
 _FOR_EVER: Final = 2**62
 _CUTS: Final = frozenset(
     {"partition", "loss", "slow-link", "lost-request", "lost-response", "disconnect", "slow-callback"}

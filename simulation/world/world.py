@@ -9,7 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final, ParamSpec
+from typing import Any, Final, ParamSpec, overload
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import GroupMember
@@ -35,6 +35,7 @@ from fencepost.simulation.world.crashes import Crash, crash_of, left_behind
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
+from fencepost.simulation.world.outer import check_named, run_named
 from fencepost.simulation.world.outputs import OUTPUT_WRITTEN, Identity, OutputRule, Sides
 from fencepost.simulation.world.places import caller_place
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
@@ -123,6 +124,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.has_settled = False
         self.failures = 0
         """The number of processes that an exception has ended."""
+        self.shows_logs = False
+        """True if what programs in processes of their own write is shown."""
+        self.imported_anew: dict[str, str] = {}
+        """Programs that each process imports anew, with the reason."""
         self.crashes: list[Crash] = []
         """The same processes, and those before the faults were over."""
         self._groups_by_process: dict[tuple[int, str, int], str] = {}
@@ -187,25 +192,42 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     # -- programs ---------------------------------------------------------------------------------------
 
+    @overload
     def process(
         self,
         name: str,
         function: Callable[P, Coroutine[Any, Any, object]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Program:
+    ) -> Program: ...
+
+    @overload
+    def process(self, name: str, function: str, *args: Any, port: int = 8000) -> Program: ...
+
+    def process(self, name: str, function: Any, *args: Any, **kwargs: Any) -> Program:
         """Start a program on a host of that name: a coroutine function, and its arguments.
+
+        A program by its name runs in a process of its own: `"orders.main:run"` is a function, a FastStream
+        application, or an ASGI application, which uvicorn serves on `port`. `"orders.main"` runs as
+        `python -m orders.main` does. The arguments of such a program are plain data.
 
         If it ends by an exception it is started again after some seconds, as a deployment does it.
 
         :raises FencepostError: if it is no coroutine function, or a host has that name already.
         """
         check_name(name, self.network.has_name)
+        if isinstance(function, str):
+            check_named(name, function, args)
+            named = partial(run_named, self, function, args, kwargs.pop("port", 8000), logs=self.shows_logs)
+            return self._start(name, named)
         if not callable(function):
             raise FencepostError(f"process({name!r}, {function!r}): expected a coroutine function")
+        return self._start(name, partial(function, *args, **kwargs))
+
+    def _start(self, name: str, function: Callable[[], Coroutine[Any, Any, object]]) -> Program:
         self.has_settled = False
         host = self.network.add_host(name)
-        program = Program(self, host, partial(function, *args, **kwargs), restarts=True)
+        program = Program(self, host, function, restarts=True)
         self.programs[name] = program
         program.start()
         return program

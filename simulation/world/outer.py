@@ -1,0 +1,321 @@
+"""The world's side of a program in its own process: answers its questions when what it waits for has come."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import marshal
+import os
+import re
+import select
+import signal
+import socket
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.world import wire
+from fencepost.simulation.world.crashes import Crash
+from fencepost.simulation.world.folder import host_folder, started_in
+from fencepost.simulation.world.processes import PROCESS, SignalHandler, WorldProcess
+from fencepost.simulation.world.programs import NotAProgram
+from fencepost.simulation.world.readiness import events_of
+from fencepost.simulation.world.sockets import VirtualSocket
+from fencepost.simulation.world.standstill import StandsStill
+from fencepost.simulation.world.telling import HeldLoop
+from fencepost.simulation.world.template import Birth, ProgramSpec, start_process
+
+if TYPE_CHECKING:
+    from fencepost.simulation.world.world import SimulatedWorld
+
+_NAME: Final = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?")
+_ALWAYS: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
+_CANCELLED: Final = "CancelledError"
+_CALLS: Final = frozenset(
+    {
+        "accept",
+        "bind",
+        "close",
+        "connect_ex",
+        "getpeername",
+        "getsockname",
+        "getsockopt",
+        "listen",
+        "recv",
+        "send",
+        "setsockopt",
+        "shutdown",
+    }
+)
+
+
+class _OriginalKill:
+    kill = staticmethod(os.kill)
+
+
+class EndedByError(Exception):
+    """The exception that has ended a program in its own process."""
+
+    def __init__(self, told: dict[str, Any]) -> None:
+        super().__init__(told["message"])
+        self.crash = Crash(
+            program="",
+            at_s=0,
+            error=told["error"],
+            message=told["message"],
+            file=told["file"],
+            line=told["line"],
+        )
+        self.add_note(told["text"])
+
+
+def check_named(name: str, program: str, arguments: tuple[Any, ...]) -> None:
+    """Check that a program by its name can be started.
+
+    :raises FencepostError: if it can't.
+    """
+    if not _NAME.fullmatch(program):
+        raise FencepostError(
+            f'process({name!r}, {program!r}): expected a name such as "orders.main:run" or "orders.main"'
+        )
+    if not hasattr(os, "fork") or not Path("/proc/self").exists():
+        raise FencepostError(f"process({name!r}, {program!r}): processes of their own need Linux")
+    try:
+        marshal.dumps(arguments)
+    except ValueError:
+        raise FencepostError(
+            f"process({name!r}, {program!r}, ...): arguments of a program in its own process are plain data, "
+            f"such as numbers, text and lists of them; got {arguments!r}"
+        ) from None
+
+
+async def run_named(
+    world: SimulatedWorld, program: str, arguments: tuple[Any, ...], port: int, *, logs: bool
+) -> None:
+    """Run a program in a process of its own, to its end.
+
+    :raises EndedByError: if an exception ends it.
+    :raises SystemExit: if it exits with a status.
+    """
+    process = PROCESS.get()
+    assert process is not None
+    module, _, attribute = program.partition(":")
+    host = process.host
+    spec = ProgramSpec(
+        module=module,
+        attribute=attribute,
+        path=tuple(sys.path),
+        folder=started_in(),
+        environment=tuple(sorted(os.environ.items())),
+    )
+    birth = Birth(
+        host=host.name,
+        address=host.address,
+        number=process.number,
+        seed=world.draws.seed,
+        folder=host_folder(host.name),
+        arguments=arguments,
+        port=port,
+        logs=logs,
+    )
+    try:
+        fd, pid, why = start_process(spec, birth)
+    except (FencepostError, EOFError) as error:
+        raise NotAProgram(f"process({host.name!r}, {program!r}): {error}") from None
+    if why:
+        world.imported_anew[program] = why
+    own = _OwnProcess(world, process, fd, pid)
+    process.at_end.append(own.kill)
+    await own.serve()
+
+
+class _OwnProcess:
+    """One process, as the world drives it."""
+
+    def __init__(self, world: SimulatedWorld, process: WorldProcess, fd: int, pid: int) -> None:
+        self._world = world
+        self._loop = world.loop
+        self._process = process
+        self._fd = fd
+        self._pid = pid
+        self._signals: list[int] = []
+        self._was_signalled = False
+        self._waiting: asyncio.Future[None] | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+            process.signal_handlers[number] = SignalHandler(None, partial(self._deliver, number))
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            with contextlib.suppress(ProcessLookupError):
+                _OriginalKill.kill(self._pid, signal.SIGKILL)
+            with contextlib.suppress(EOFError):
+                while True:
+                    wire.read(fd)  # until the system has ended it
+            os.close(fd)
+
+    def _deliver(self, number: int) -> None:
+        self._signals.append(number)
+        self._was_signalled = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    async def serve(self) -> None:
+        """Answer questions until it has ended."""
+        answers: dict[str, Callable[..., Awaitable[Any]]] = {
+            "poll": self._poll,
+            "socket": self._call,
+            "sleep": self._sleep,
+            "open": self._open,
+            "resolve": self._resolve,
+            "name": self._name,
+            "begin": self._begin,
+        }
+        while True:
+            try:
+                kind, *arguments = wire.read(self._fd)
+            except EOFError:
+                self.kill()
+                if self._was_signalled:
+                    return
+                raise SystemExit("ended by a signal") from None
+            if kind in answers:
+                await self._answer(answers[kind](*arguments))
+            elif kind == "note":
+                self._note(*arguments)
+            elif kind == "spins":
+                self.kill()
+                now_s = self._loop.now_us / 1e6
+                self._world.fail(StandsStill(f"virtual time stands still at {now_s:.6f} s: {arguments[0]}"))
+                return
+            else:
+                self._ended(*arguments)
+                return
+
+    def _ended(self, kind: str, value: Any) -> None:
+        """Raise what has ended it, unless that is no error."""
+        self.kill()
+        if kind == "error" and not (self._was_signalled and value["error"] == _CANCELLED):
+            raise EndedByError(value)
+        if kind == "exit" and value not in (None, 0):
+            raise SystemExit(value)
+
+    def _note(self, groups: list[str], transactional_ids: list[str], place: str) -> None:
+        process = self._process
+        process.group_ids.update(dict.fromkeys(groups))
+        process.transactional_ids.update(dict.fromkeys(transactional_ids))
+        process.commit_place = place
+
+    async def _answer(self, work: Any) -> None:
+        """Answer with a result, or with an error that a system may give."""
+        try:
+            kind, value = "value", await work
+        except socket.gaierror as error:
+            kind, value = "name", error.args
+        except OSError as error:
+            kind, value = "errno", error.errno or errno.EIO
+        except OutsideWorld as error:
+            kind, value = "refused", str(error)
+        process = self._process
+        orders = None
+        if process.busy_until_us or process.callback_takes_us or process.callback_fails:
+            orders = process.busy_until_us, process.callback_takes_us, process.callback_fails
+            process.busy_until_us = process.callback_takes_us = 0
+            process.callback_fails = False
+        signals, self._signals = self._signals, []
+        try:
+            wire.write(self._fd, (kind, value, self._loop.now_us, signals, orders))
+        except OSError:
+            return  # it has ended, which the next read sees
+
+    # -- questions --------------------------------------------------------------------------------------
+
+    async def _poll(self, wait_s: float | None, watched: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        ready = self._ready(watched)
+        if ready or wait_s == 0 or self._signals:
+            return ready
+        await self._wait(wait_s, watched)
+        return self._ready(watched)
+
+    async def _wait(self, wait_s: float | None, watched: list[tuple[int, int]]) -> None:
+        """Wait for a socket, a signal, or that many seconds."""
+        self._waiting = self._loop.create_future()
+        timer = None if wait_s is None else self._loop.call_later(wait_s, self._wake)
+        socks = [(sock, mask) for fd, mask in watched if (sock := self._loop.socket_at(fd)) is not None]
+        for sock, mask in socks:
+            if mask & select.POLLIN:
+                sock.when_readable(self._ready_now, (socks,))
+            if mask & select.POLLOUT:
+                sock.when_writable(self._ready_now, (socks,))
+        try:
+            await self._waiting
+        finally:
+            self._forget(socks)
+            if timer is not None:
+                timer.cancel()
+
+    def _ready_now(self, socks: list[tuple[VirtualSocket, int]]) -> None:
+        self._forget(socks)
+        self._wake()
+
+    @staticmethod
+    def _forget(socks: list[tuple[VirtualSocket, int]]) -> None:
+        for sock, _ in socks:
+            sock.not_when_readable()
+            sock.not_when_writable()
+
+    def _ready(self, watched: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        found = []
+        for fd, mask in watched:
+            sock = self._loop.socket_at(fd)
+            events = select.POLLNVAL if sock is None else events_of(sock)
+            if events := events & (mask | _ALWAYS):
+                found.append((fd, events))
+        return found
+
+    async def _sleep(self, seconds: float, place: str) -> None:
+        if place:
+            lasts_us = round(seconds * 1e6)
+            held = HeldLoop(
+                program=self._process.host.name, at_us=self._loop.now_us, lasts_us=lasts_us, place=place
+            )
+            self._loop.held.append(held)
+        await asyncio.sleep(seconds)
+
+    async def _open(self, family: int, kind: int, proto: int) -> int:
+        sock = VirtualSocket(family, kind, proto, loop=self._loop, host=self._process.host)
+        sock.setblocking(False)
+        return sock.fileno()
+
+    async def _name(self, address: str) -> str:
+        return self._loop.network.name_of(address)
+
+    async def _begin(self) -> None:
+        """Begin at the present time."""
+
+    async def _call(self, fd: int, name: str, arguments: tuple[Any, ...]) -> Any:
+        sock = self._loop.socket_at(fd)
+        if sock is None:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        assert name in _CALLS, name
+        result = getattr(sock, name)(*arguments)
+        if name == "accept":
+            accepted, address = result
+            accepted.setblocking(False)
+            return accepted.fileno(), address
+        return result
+
+    async def _resolve(self, arguments: tuple[Any, ...], options: dict[str, Any]) -> list[Any]:
+        return [
+            (int(family), int(kind), proto, name, address)
+            for family, kind, proto, name, address in self._loop.network.resolve(*arguments, **options)
+        ]

@@ -1,0 +1,372 @@
+"""Processes from which those of programs are forked, with the programs' modules loaded.
+
+The first one is forked or started before a test is loaded, so it has none of the test's modules. For each
+program that is given by its name it forks a template, which imports the program's module. If the import
+depends on more than code (the clock, randomness, files, the network), the template imports only the
+libraries, and each process imports the program anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import gc
+import importlib
+import inspect
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.kernel.rng import Draws
+from fencepost.simulation.world import wire
+from fencepost.simulation.world.folder import say_started_in
+from fencepost.simulation.world.places import is_of_user
+
+_ARGUMENT: Final = "--serve"
+_FD: Final = 0
+
+
+class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A program by its name, and the surroundings of its import."""
+
+    module: str
+    attribute: str
+    """The part of the module that is run; empty if the module itself is run, as `python -m` does it."""
+    path: tuple[str, ...]
+    folder: str
+    """The working directory of the import."""
+    environment: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """The name that the test gave."""
+        return f"{self.module}:{self.attribute}" if self.attribute else self.module
+
+
+class Birth(msgspec.Struct, frozen=True, kw_only=True):
+    """The data with which one process of a program begins."""
+
+    host: str
+    address: str
+    number: int
+    seed: int
+    folder: str
+    arguments: tuple[Any, ...]
+    port: int
+    logs: bool
+
+
+class _First:
+    """The way to the process that forks templates, if there is one."""
+
+    sock: Any = None
+
+
+def fork_first(closes: int) -> None:
+    """Fork the process that forks templates, from one that has loaded nothing of the user's.
+
+    `closes` is a descriptor that only this process may have.
+    """
+    mine, other = wire.Pair.make()
+    pid = os.fork()
+    if pid == 0:
+        mine.close()
+        os.close(closes)
+        _serve_and_end(other)
+    other.close()
+    _First.sock = mine
+
+
+def _first() -> Any:
+    """Return the way to the process that forks templates, which is started if there is none."""
+    if _First.sock is None:
+        mine, other = wire.Pair.make()
+        _Originals.popen(
+            [sys.executable, "-m", __name__, _ARGUMENT],
+            stdin=other.fileno(),
+            stdout=2,
+            env={**os.environ, "PYTHONHASHSEED": "0"},
+            process_group=0,
+        )
+        other.close()
+        _First.sock = mine
+    return _First.sock
+
+
+class _Originals:
+    """Functions of the machine, kept where no substitute replaces them."""
+
+    fork = staticmethod(os.fork)
+    end = staticmethod(os._exit)
+
+    @staticmethod
+    def popen(command: list[str], **options: Any) -> None:
+        """Start a process, also during a run."""
+        process: Any = object.__new__(subprocess.Popen)
+        _POPEN(process, command, **options)
+
+
+_POPEN: Final = subprocess.Popen.__init__
+
+
+def start_process(spec: ProgramSpec, birth: Birth) -> tuple[int, int, str]:
+    """Start a process of a program; return the descriptor of the way to it, its id, and what was imported
+    anew, with the reason.
+
+    :raises FencepostError: if the program can't be imported.
+    """
+    first = _first()
+    mine, other = wire.Pair.make()
+    wire.write(first.fileno(), (spec, birth))
+    wire.pass_on(first, other.fileno())
+    other.close()
+    way = mine.detach()
+    kind, value, why = wire.read(way)
+    if kind != "pid":
+        os.close(way)
+        raise FencepostError(value)
+    return way, value, why
+
+
+# -- the first process, and templates -----------------------------------------------------------------
+
+
+def _serve_and_end(sock: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing is to be waited for
+    try:
+        _serve(sock)
+    except EOFError:
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _serve(sock: Any) -> None:
+    """Give each request to the template of its program."""
+    templates: dict[ProgramSpec, Any] = {}
+    while True:
+        spec, birth = wire.read(sock.fileno())
+        if spec not in templates:
+            templates[spec] = _template(spec, [sock, *templates.values()])
+        fd = wire.take(sock)  # only now: a template would keep it open
+        wire.write(templates[spec].fileno(), birth)
+        wire.pass_on(templates[spec], fd)
+        os.close(fd)
+
+
+def _template(spec: ProgramSpec, others: Sequence[Any]) -> Any:
+    """Fork the template of a program, and return the way to it."""
+    way, found = _fork_template(spec, others, libraries=None)
+    if found is None:
+        return way
+    way.close()
+    return _fork_template(spec, others, libraries=found)[0]
+
+
+def _fork_template(
+    spec: ProgramSpec, others: Sequence[Any], libraries: tuple[str, list[str]] | None
+) -> tuple[Any, tuple[str, list[str]] | None]:
+    """Fork a template. If the import of the program depends on more than code, return why, and the libraries
+    that it has loaded."""
+    mine, other = wire.Pair.make()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            for each in (mine, *others):
+                each.close()
+            _be_template(spec, other, libraries)
+        except EOFError:
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    other.close()
+    return mine, wire.read(mine.fileno())
+
+
+def _be_template(spec: ProgramSpec, sock: Any, libraries: tuple[str, list[str]] | None) -> None:
+    """Import what processes of a program share, and fork them."""
+    from fencepost.simulation.world.inner import OwnMachine
+    from fencepost.simulation.world.substitutes import substituted
+
+    sys.path[:] = spec.path
+    os.chdir(spec.folder)
+    say_started_in(spec.folder)
+    os.environ.clear()
+    os.environ.update(spec.environment)
+    machine = OwnMachine()
+    why = "" if libraries is None else libraries[0]
+    with substituted(machine, is_own_process=True):
+        if libraries is None:
+            machine.watch_files()
+            with _unheard():
+                why = _imports(spec, machine)
+            if why:
+                loaded = [name for name in sys.modules if not is_of_user(sys.modules[name])]
+                wire.write(sock.fileno(), (why, loaded))
+                os._exit(0)
+        else:
+            for name in libraries[1]:
+                try:
+                    importlib.import_module(name)
+                except BaseException:
+                    continue  # it is no module of its own
+        wire.write(sock.fileno(), None)
+        gc.collect()
+        gc.freeze()
+        while True:
+            birth = wire.read(sock.fileno())
+            fd = wire.take(sock)
+            if _Originals.fork() == 0:
+                sock.close()
+                _live(spec, birth, machine, fd, why)
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Drop what an import writes: if it does more than to define, each process does it again."""
+    sys.stdout.flush()
+    kept = [os.dup(1), os.dup(2)]
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    for number in (1, 2):
+        os.dup2(quiet, number)
+    os.close(quiet)
+    try:
+        yield
+        gc.collect()  # with what destructors write
+        sys.stdout.flush()
+    finally:
+        for number, each in zip((1, 2), kept, strict=True):
+            os.dup2(each, number)
+            os.close(each)
+
+
+def _imports(spec: ProgramSpec, machine: Any) -> str:
+    """Import a program, and return why it must be imported anew by each process; "" if it need not be."""
+    try:
+        importlib.import_module(spec.module)
+    except BaseException as error:
+        return f"its import raises {type(error).__name__} outside of a world: {error}"
+    machine.imported()
+    if not spec.attribute:
+        return "it is run as python -m runs it"
+    return "; ".join(machine.touched)
+
+
+# -- the process of a program -------------------------------------------------------------------------
+
+
+def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> None:
+    """Run a program to its end in this process."""
+    from fencepost.simulation.world.inner import Originals, OwnProcess, WorldLink, take_event_loops_over
+    from fencepost.simulation.world.processes import PROCESS
+
+    for number in (signal.SIGINT, signal.SIGCHLD):
+        Originals.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    os.chdir(birth.folder)
+    os.environ.update(HOME=birth.folder, PWD=birth.folder, TMPDIR=os.path.join(birth.folder, "tmp"))
+    if not birth.logs:
+        quiet = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(quiet, 1)
+        os.dup2(quiet, 2)
+    link = WorldLink(fd, birth.host, birth.address)
+    link.process = OwnProcess(link, birth.number, leave=_leave, kill=_leave)  # type: ignore[arg-type]
+    PROCESS.set(link.process)
+    wire.write(fd, ("pid", _pid(), why))
+    Originals.signal(signal.SIGPROF, link.spins)
+    machine.begin(link, Draws(birth.seed), f"{birth.host}/{birth.number}")
+    take_event_loops_over(link)
+    link.ask("begin")
+    end: tuple[str, Any] = ("ended", None)
+    try:
+        _run(spec, birth)
+    except SystemExit as raised:
+        end = ("exit", raised.code)
+    except BaseException as error:
+        end = ("error", told_error(error))
+        traceback.print_exc()
+    try:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        wire.write(fd, ("end", *end))
+    finally:
+        _Originals.end(0)
+
+
+def _pid() -> int:
+    return int(os.readlink("/proc/self"))
+
+
+def _leave(*_: object) -> None:
+    raise SystemExit
+
+
+def told_error(error: BaseException) -> dict[str, Any]:
+    """Return what the world tells about an exception that has ended a program."""
+    from fencepost.simulation.world.crashes import crash_of
+
+    crash = crash_of("", 0, error)
+    return {
+        "error": crash.error,
+        "message": crash.message,
+        "file": crash.file,
+        "line": crash.line,
+        "text": "".join(traceback.format_exception(error)),
+    }
+
+
+def _run(spec: ProgramSpec, birth: Birth) -> None:
+    """Run a program as its kind is run in production."""
+    if not spec.attribute:
+        sys.argv = [spec.module, *map(str, birth.arguments)]
+        runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
+        return
+    found: Any = importlib.import_module(spec.module)
+    for part in spec.attribute.split("."):
+        found = getattr(found, part)
+    kinds = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(found).__mro__}
+    if "faststream.FastStream" in kinds:
+        asyncio.run(found.run())
+    elif inspect.iscoroutinefunction(found):
+        asyncio.run(found(*birth.arguments))
+    elif inspect.isroutine(found) or inspect.isclass(found):
+        result = found(*birth.arguments)
+        if inspect.iscoroutine(result):
+            asyncio.run(_awaited(result))
+    elif callable(found):
+        _serve_http(found, birth.port)
+    else:
+        raise FencepostError(
+            f"{spec.name}: {found!r} is no function, FastStream application or ASGI application"
+        )
+
+
+async def _awaited(work: Any) -> Any:
+    return await work
+
+
+def _serve_http(app: Any, port: int) -> None:
+    """Run an ASGI application by uvicorn."""
+    uvicorn: Any = importlib.import_module("uvicorn")
+    uvicorn.run(app, host="0.0.0.0", port=port)
+
+
+if __name__ == "__main__" and _ARGUMENT in sys.argv:
+    import _socket
+
+    from fencepost.simulation.world.template import _serve_and_end as serve
+
+    serve(_socket.socket(fileno=_FD))

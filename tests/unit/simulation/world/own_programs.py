@@ -1,0 +1,196 @@
+"""Programs as services have them: modules with globals, which a world runs in processes of their own."""
+
+# ruff: noqa: ASYNC110, ASYNC230, ASYNC240, ASYNC251  # as services are written
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+log = logging.getLogger(__name__)
+SEEN: set[bytes] = set()
+"""A bug: numbers of orders that have an invoice, which a crash forgets."""
+COUNTS: list[int] = []
+
+
+async def tell(*values: object) -> None:
+    """Write what a test is to see to the topic `told`."""
+    async with AIOKafkaProducer(bootstrap_servers="kafka:9092") as producer:
+        await producer.send_and_wait("told", " ".join(map(str, values)).encode())
+
+
+async def invoices(remembers: bool = False) -> None:
+    """Write an invoice for each order, once, if no crash comes between the invoice and the commit."""
+    consumer = AIOKafkaConsumer(
+        "orders",
+        bootstrap_servers="kafka:9092",
+        group_id="billing",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    producer = AIOKafkaProducer(bootstrap_servers="kafka:9092", enable_idempotence=True)
+    written = Path("written")
+    if remembers and written.exists():
+        SEEN.update(written.read_bytes().split())
+    async with consumer, producer:
+        async for record in consumer:
+            if record.key not in SEEN:
+                if remembers:
+                    with written.open("ab") as file:
+                        file.write(record.key + b"\n")
+                SEEN.add(record.key)
+                await producer.send_and_wait("invoices", b"invoice", key=record.key)
+            await asyncio.sleep(0.5)
+            await consumer.commit()
+
+
+async def counts_starts() -> None:
+    COUNTS.append(1)
+    await tell(len(COUNTS))
+    await asyncio.Event().wait()
+
+
+def plain() -> None:
+    """A main function without arguments."""
+    asyncio.run(tell("plain", __name__))
+
+
+async def facts() -> None:
+    await tell(
+        socket.gethostname(),
+        os.getpid(),
+        Path.cwd().name,
+        Path.home() == Path.cwd(),
+        Path(tempfile.gettempdir()).parent == Path.cwd(),
+        round(time.time()) - 1_767_225_600,
+        random.random(),
+        uuid.uuid4(),
+    )
+
+
+async def counts_in_a_file() -> None:
+    path = Path("count")
+    number = int(path.read_text()) if path.exists() else 0
+    path.write_text(str(number + 1))
+    await tell(number)
+    await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    await asyncio.sleep(1)
+    raise LookupError("no such order")
+
+
+def exits(status: int) -> None:
+    time.sleep(1)
+    sys.exit(status)
+
+
+def kills_itself() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def spins() -> None:
+    event = asyncio.Event()
+    while not event.is_set():
+        await asyncio.sleep(0)
+
+
+def never_returns() -> None:
+    while True:
+        pass
+
+
+async def sleeps(seconds: float) -> None:
+    time.sleep(seconds)
+    await tell(time.monotonic())
+
+
+async def sleeps_in_a_thread() -> None:
+    begin = time.monotonic()
+    await asyncio.gather(*(asyncio.to_thread(time.sleep, 3) for _ in range(3)), asyncio.sleep(1))
+    await tell(round(time.monotonic() - begin, 3))
+
+
+async def cancels_all_tasks() -> None:
+    """End as many services do: at SIGTERM, all tasks are cancelled."""
+    loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, stop)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(2)
+        await tell("stopped")
+
+
+def stops_by_a_flag() -> None:
+    """End by a handler of `signal.signal`."""
+    stopped: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: stopped.append(number))
+
+    async def work() -> None:
+        while not stopped:
+            await asyncio.sleep(0.25)
+        await tell("stopped by", stopped[0])
+
+    asyncio.run(work())
+
+
+async def idle() -> None:
+    await asyncio.Event().wait()
+
+
+async def echoes() -> None:
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readline())
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(echo, "0.0.0.0", 7000) as server:
+        await server.serve_forever()
+
+
+async def asks(host: str) -> None:
+    while True:
+        with contextlib.suppress(ConnectionRefusedError):
+            reader, writer = await asyncio.open_connection(host, 7000)
+            break
+        await asyncio.sleep(0.1)
+    writer.write(b"hello\n")
+    found = await reader.readline()
+    writer.close()
+    await tell(found.decode().strip())
+
+
+def asks_and_blocks(host: str) -> None:
+    """Ask with a socket that blocks, as libraries without asyncio do."""
+    time.sleep(1)
+    with socket.create_connection((host, 7000), timeout=5) as sock:
+        sock.sendall(b"blocking\n")
+        found = sock.recv(100)
+    asyncio.run(tell(found.decode().strip(), found == b"blocking\n"))
+
+
+class Application:
+    """No function, and no application of a known kind."""
+
+
+application: Any = Application()

@@ -1,0 +1,298 @@
+"""Programs that are given by name run in processes of their own, as they do in production."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fencepost
+from fencepost import FencepostError, SimulatedWorld, WorldResult, run_simulated
+from fencepost.simulation.world.run import run_world
+
+pytestmark = pytest.mark.processes
+HERE = "tests.unit.simulation.world.own_programs"
+TOPICS = {"orders": 2, "invoices": 1, "told": 1}
+
+
+def play(test: Any, seed: int = 1, **settings: Any) -> WorldResult:
+    return run_simulated(test, seed, **{"topics": TOPICS, "faults": (), **settings})
+
+
+def told(program: str, *arguments: Any, **settings: Any) -> tuple[list[str], WorldResult]:
+    """Run one program to its end; return what it told, and the result."""
+    found: list[str] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("worker", f"{HERE}:{program}", *arguments).ended()
+        found.extend(record.value.decode() for record in world.records("told") if record.value)
+
+    return found, play(test, **settings)
+
+
+# -- what a program finds ----------------------------------------------------------------------------
+
+
+def test_program_has_its_host_its_clock_and_its_folder() -> None:
+    found, result = told("facts")
+    assert result.violations == []
+    words = found[0].split()
+    assert words[:6] == ["worker", "101", "worker", "True", "True", "0"]
+    assert told("facts")[0] == found
+
+
+def test_functions_and_modules_run_as_in_production(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert told("plain")[0] == [f"plain {HERE}"]
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_service.py").write_text(
+        "import asyncio, sys\n"
+        f"from {HERE} import tell\n"
+        'if __name__ == "__main__":\n'
+        "    asyncio.run(tell(__name__, sys.argv[1:]))\n"
+    )
+    found: list[Any] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("worker", "own_service", "--fast", 3).ended()
+        found.extend(world.records("told"))
+
+    result = play(test)
+    assert result.violations == []
+    assert [each.value for each in found] == [b"__main__ ['--fast', '3']"]
+    assert result.imported_anew == {"own_service": "it is run as python -m runs it"}
+
+
+def test_globals_end_with_their_process() -> None:
+    starts: list[bytes | None] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        workers = [world.process(name, f"{HERE}:counts_starts") for name in ("a", "b")]
+        await asyncio.sleep(5)
+        await workers[0].restart(graceful=False)
+        await asyncio.sleep(5)
+        starts.extend(each.value for each in world.records("told"))
+
+    assert play(test).violations == []
+    assert starts == [b"1", b"1", b"1"]
+
+
+def test_files_outlive_a_crash_and_not_a_run() -> None:
+    for _ in range(2):
+        counted: list[bytes | None] = []
+
+        async def test(world: SimulatedWorld) -> None:
+            worker = world.process("a", f"{HERE}:counts_in_a_file")
+            await asyncio.sleep(3)
+            await worker.restart(graceful=False)
+            await asyncio.sleep(3)
+            world.process("b", f"{HERE}:counts_in_a_file")
+            await asyncio.sleep(3)
+            counted.extend(each.value for each in world.records("told"))  # noqa: B023
+
+        assert play(test).violations == []
+        assert counted == [b"0", b"1", b"0"]
+    assert not Path("count").exists()
+
+
+# -- time, signals, ends -----------------------------------------------------------------------------
+
+
+def test_sleep_takes_virtual_time_and_holds_the_loop() -> None:
+    found, result = told("sleeps", 7.5)
+    assert float(found[0]) >= 7.5
+    (held,) = result.held
+    assert (held.program, held.lasts_us) == ("worker", 7_500_000)
+    assert "own_programs.py:" in held.place
+    assert told("sleeps_in_a_thread")[0] == ["3.0"]
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [("cancels_all_tasks", b"stopped"), ("stops_by_a_flag", b"stopped by 15"), ("idle", None)],
+)
+def test_sigterm_reaches_the_programs_handler(program: str, said: bytes | None) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:{program}")
+        await asyncio.sleep(1)
+        await worker.stop()
+        assert not worker.is_running
+        assert [each.value for each in world.records("told")] == ([] if said is None else [said])
+
+    result = play(test)
+    assert result.violations == []
+    assert result.crashes == []
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "error", "message"),
+    [
+        ("fails", (), "LookupError", "no such order"),
+        ("exits", (3,), "SystemExit", "3"),
+        ("kills_itself", (), "SystemExit", "ended by a signal"),
+    ],
+)
+def test_crash_is_told_with_its_place(
+    program: str, arguments: tuple[int, ...], error: str, message: str
+) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:{program}", *arguments)
+        await worker.ended()
+        await asyncio.sleep(60)
+        assert worker.generation > 1  # it was started again
+        await worker.stop()
+
+    result = play(test, claims=["no-crash"])
+    crash = result.crashes[0]
+    assert (crash.program, crash.error, crash.message) == ("worker", error, message)
+    assert result.invariant == "no-crash"
+    if program == "fails":
+        assert Path(crash.file).name == "own_programs.py"
+        assert crash.at_s == 1.0
+
+
+def test_exit_with_status_0_is_an_end() -> None:
+    assert told("exits", 0)[1].crashes == []
+
+
+@pytest.mark.parametrize("program", ["spins", "never_returns"])
+def test_program_that_spins_is_told_with_its_line(program: str) -> None:
+    (violation,) = told(program)[1].violations
+    assert violation.invariant == "raised StandsStill"
+    told_as = "worker runs" if program == "spins" else "worker does not return from"
+    assert f"{told_as} tests/unit/simulation/world/own_programs.py:" in violation.message
+
+
+# -- the network -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("program", "said"), [("asks", b"hello"), ("asks_and_blocks", b"blocking True")])
+def test_programs_reach_each_other(program: str, said: bytes) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.process("server", f"{HERE}:echoes")
+        await world.process("client", f"{HERE}:{program}", "server").ended()
+        assert [each.value for each in world.records("told")] == [said]
+
+    assert play(test).violations == []
+
+
+# -- imports -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("NUMBER = 1", None),
+        ("import time; NUMBER = time.time()", "it reads the clock at "),
+        ("import datetime; NUMBER = datetime.datetime.now()", "it reads the clock at "),
+        ("import random; NUMBER = random.random()", "it draws random numbers"),
+        ("NUMBER = open('settings.txt').read()", "it opens settings.txt at "),
+        ("import socket; NUMBER = socket.socket()", "its import raises OutsideWorld outside of a world"),
+        ("import os; NUMBER = os.environ.get('SHOP')", None),
+    ],
+)
+def test_import_that_depends_on_more_than_code_is_made_anew(
+    line: str, reason: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHOP", "here")
+    (tmp_path / "settings.txt").write_text("settings")
+    (tmp_path / "imported_service.py").write_text(
+        f"from {HERE} import tell\n{line}\nasync def run():\n    await tell(NUMBER)\n"
+    )
+    found: list[bytes | None] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("worker", "imported_service:run").ended()
+        found.extend(each.value for each in world.records("told"))
+
+    result = play(test)
+    assert result.violations == []
+    assert result.crashes == []
+    if reason is None:
+        assert result.imported_anew == {}
+    else:
+        assert reason in result.imported_anew["imported_service:run"]
+    if "environ" in line or "open" in line:
+        assert found == [b"here" if "environ" in line else b"settings"]
+
+
+# -- refusals ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "said"),
+    [
+        ("orders main", (), 'expected a name such as "orders.main:run" or "orders.main"'),
+        (f"{HERE}:idle", (object(),), "arguments of a program in its own process are plain data"),
+    ],
+)
+def test_wrong_programs_are_refused(program: str, arguments: tuple[object, ...], said: str) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        with pytest.raises(FencepostError, match=said):
+            world.process("worker", program, *arguments)
+
+    assert play(test).violations == []
+
+
+@pytest.mark.parametrize(
+    ("program", "error"),
+    [
+        ("no_such_module:run", "ModuleNotFoundError"),
+        (f"{HERE}:nothing", "AttributeError"),
+        (f"{HERE}:application", "FencepostError"),
+    ],
+)
+def test_program_that_is_not_there_is_told(program: str, error: str) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", program)
+        await worker.ended()
+        await worker.stop()
+
+    assert play(test).crashes[0].error == error
+
+
+# -- judged as deployed ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("remembers", "invariant"), [(False, "output-once"), (True, None)])
+def test_bug_in_a_global_that_a_crash_loses_is_found(remembers: bool, invariant: str | None) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.outputs("invoices", of="orders", claims=["at-least-once", "exactly-once"])
+        worker = world.process("worker", f"{HERE}:invoices", remembers)
+        for number in range(5):
+            await world.produce("orders", "order", key=f"{number}")
+            await asyncio.sleep(5)
+        await world.produce("orders", "order", key="5")
+        await asyncio.sleep(0.25)
+        await worker.restart(graceful=False)  # after the invoice, before the commit
+        await world.settled()
+
+    assert play(test).invariant == invariant
+
+
+@fencepost.simulated(seeds=2, topics=TOPICS, duration=20, processes=1)
+async def orders_have_invoices(world: SimulatedWorld) -> None:
+    world.outputs("invoices", of="orders")
+    for number in range(2):
+        world.process(f"worker-{number}", f"{HERE}:invoices")
+    for number in range(10):
+        await world.produce("orders", "order", key=f"{number}")
+        await asyncio.sleep(1)
+    await world.settled()
+
+
+def test_digest_is_one_in_repeats_folders_and_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    test = orders_have_invoices.simulated
+    digests = [test.check().digests[1]]
+    digests += [run_world(test.function, test.settings, 1).digest for _ in range(2)]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OTHER", "x" * 99)
+    digests.append(test.run(1).digest)
+    assert len(set(digests)) == 1, digests
+    assert os.environ["OTHER"]
