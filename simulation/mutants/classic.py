@@ -107,7 +107,7 @@ def _writes_the_last_one(
     (upgrade, "read_assignment"),
 )
 def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
-    """When a classic group becomes a consumer group, its members count as owning nothing."""
+    """Members of a classic group that becomes a consumer group count as owning nothing."""
     return ConsumerProtocolAssignment(partitions={})
 
 

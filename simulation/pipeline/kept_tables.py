@@ -15,6 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.analyses.run_views import version
 from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.run_files import Source
@@ -43,12 +44,12 @@ class KeptTables:
         if self._path is None:
             return None
         try:
-            data = self._path.read_bytes()
+            data = read_file(self._path, None)
             body = data[2 * _DIGEST :]
             if data[:_DIGEST] != self._state or data[_DIGEST : 2 * _DIGEST] != hashlib.sha256(body).digest():
                 return None
             return msgspec.msgpack.decode(body, type=kind)
-        except (OSError, msgspec.DecodeError):
+        except (UnreadableFile, msgspec.DecodeError):
             return None
 
     def write(self, result: msgspec.Struct) -> None:
