@@ -125,7 +125,7 @@ def test_function_that_returns_no_coroutine_is_refused() -> None:
         """An entry point that is no coroutine function."""
 
     async def test(world: SimulatedWorld) -> None:
-        world.process("a", main)  # type: ignore[arg-type]
+        world.process("a", main)  # type: ignore[call-overload]
         await world.settled()
 
     (violation,) = play(test).violations
