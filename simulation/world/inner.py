@@ -21,7 +21,7 @@ from asyncio import events, selector_events
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from fencepost.simulation.kernel.loop import OutsideWorld, VirtualFuture, VirtualTask
+from fencepost.simulation.kernel.loop import OutsideWorld, VirtualFuture, VirtualTask, first_us
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
 from fencepost.simulation.world.loop import WorldLoop, complete
@@ -464,6 +464,20 @@ class OwnLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Virtual seconds since the run began."""
         return self._link.time()
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Run the callback at that time, never before it: asyncio itself fires up to a nanosecond early."""
+        if when < float("inf"):
+            when = first_us(when) / 1_000_000
+        return super().call_at(when, callback, *args, context=context)
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        """Run the callback after that many virtual seconds, at least a microsecond."""
+        return super().call_later(max(delay, 0.000_001), callback, *args, context=context)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
         """Return a task that hashes and is named by counters."""

@@ -154,6 +154,17 @@ def stops_by_a_flag() -> None:
     asyncio.run(work())
 
 
+async def counts_early_timers() -> None:
+    loop = asyncio.get_running_loop()
+    early = 0
+    for number in range(300):
+        fired: asyncio.Future[float] = loop.create_future()
+        when = loop.time() + 0.01 + number / 3e7
+        loop.call_at(when, lambda fired=fired: fired.set_result(loop.time()))
+        early += await fired < when
+    await tell(early)
+
+
 async def idle() -> None:
     await asyncio.Event().wait()
 

@@ -107,6 +107,7 @@ def test_sleep_takes_virtual_time_and_holds_the_loop() -> None:
     assert (held.program, held.lasts_us) == ("worker", 7_500_000)
     assert "own_programs.py:" in held.place
     assert told("sleeps_in_a_thread")[0] == ["3.0"]
+    assert told("counts_early_timers")[0] == ["0"]
 
 
 @pytest.mark.parametrize(
