@@ -32,6 +32,8 @@ _MAKING_S: Final = 1_800.0
 _DUMP: Final = (
     'nice "$0" -Xshare:dump "$@" && mv "$ARCHIVE.new" "$ARCHIVE"; rm -f "$ARCHIVE.new" "$ARCHIVE".list-*'
 )
+_BEHIND: Final = f"{{ {_DUMP}; }} &"
+"""The same in a process that outlives its parent, so that nobody need wait for it."""
 
 
 class ClassArchive(msgspec.Struct, frozen=True):
@@ -63,20 +65,20 @@ class ClassArchive(msgspec.Struct, frozen=True):
                 lock.unlink()
             os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
             command = [
-                *("sh", "-c", _DUMP, str(self.java), "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
+                *("sh", "-c", _DUMP if wait else _BEHIND, str(self.java)),
+                *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
                 *(f"-XX:SharedClassListFile={self._list}", f"-XX:SharedArchiveFile={unfinished}"),
                 *("-cp", self.class_path),
             ]
-            process = subprocess.Popen(
+            subprocess.run(
                 command,
+                check=False,
                 env={**os.environ, "ARCHIVE": str(self.path)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            if wait:
-                process.wait()
 
 
 def class_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
