@@ -157,10 +157,14 @@ def stops_by_a_flag() -> None:
 async def counts_early_timers() -> None:
     loop = asyncio.get_running_loop()
     early = 0
+
+    def fires(fired: asyncio.Future[float]) -> None:
+        fired.set_result(loop.time())
+
     for number in range(300):
         fired: asyncio.Future[float] = loop.create_future()
         when = loop.time() + 0.01 + number / 3e7
-        loop.call_at(when, lambda fired=fired: fired.set_result(loop.time()))
+        loop.call_at(when, fires, fired)
         early += await fired < when
     await tell(early)
 
