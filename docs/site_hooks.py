@@ -36,6 +36,7 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "The Kafka that runs inside a test process. [EmbeddedKafka](../embedded.md) explains it.",
         (
             *("EmbeddedKafka", "AsyncEmbeddedKafka", "Group", "AsyncGroup", "GroupMember", "ReadRecord"),
+            *("Fault", "FaultAction", "FaultState", "KafkaScope"),
             *("Violation", "Broker", "ApiKey", "ErrorCode", "GroupCoordinatorConfig"),
         ),
     ),
