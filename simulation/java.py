@@ -135,7 +135,7 @@ ARCHIVE_OPTION = "FENCEPOST_SPARK_ARCHIVE_OPTION"
 _SCRIPT = """\
 #!/bin/sh
 # Spark asks for a module that this runtime leaves out, and for a class path that no archive of classes has.
-# Every other argument passes through.
+# Every other argument passes through. Java reads a damaged archive unless it verifies it.
 for argument in "$@"; do
   shift
   case $argument in
@@ -144,7 +144,8 @@ for argument in "$@"; do
   *) set -- "$@" "$argument" ;;
   esac
 done
-[ -z "${option}" ] || set -- "${option}" -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "$@"
+[ -z "${option}" ] ||
+  set -- "${option}" -XX:+VerifySharedSpaces -Xshare:auto -Xlog:disable -Xlog:all=error:stderr "$@"
 exec {java} "$@"
 """
 

@@ -169,6 +169,8 @@ def analyze_files(
     """
     names = set(TABLES if only is None else only)
     wanted = {*names, RUNS.name} if COMPARISONS.name in names else names
+    import pyarrow as pa
+
     with found_views(files) as views:
         kept = KeptTables(files, views.sources, since_us)
         if tables == "auto" and (before := kept.read(AnalysisResults)) is not None:
@@ -183,8 +185,9 @@ def analyze_files(
                 start, files, views, listed, progress=progress, since_us=since_us
             )
         except Exception as error:
-            if is_of_spark(error):
+            if is_of_spark(error) or isinstance(error, pa.ArrowException | OSError):
                 check_rows(files)  # names the file, and needs no stack
+            if is_of_spark(error):
                 text = f"Spark could not analyse the traces: {error_text(error)}"
                 raise FencepostError(text) from error
             raise

@@ -62,11 +62,17 @@ class KeptTables:
 
 @functools.cache
 def _version() -> str:
-    """Return a version that changes with every file of the analyses."""
+    """Return a version that changes with every file that results depend on."""
     found = hashlib.sha256()
-    for each in _files(resources.files("fencepost.simulation.analyses")):
+    for each in _sources():
         found.update(each.read_bytes())
     return found.hexdigest()
+
+
+def _sources() -> Iterator[Traversable]:
+    root = resources.files("fencepost.simulation")
+    yield from _files(root / "analyses")
+    yield from (root / "pipeline" / "analyze.py", root / "report" / "model.py")  # curves and their labels
 
 
 def _files(folder: Traversable) -> Iterator[Traversable]:

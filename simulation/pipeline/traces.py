@@ -165,17 +165,17 @@ def find_traces(path: Path) -> TraceFiles:
 
 
 def check_rows(files: TraceFiles) -> None:
-    """Read all rows of traces, to check the files.
+    """Read all rows of traces and summaries, to check the files.
 
     :raises FencepostError: if a file is damaged.
     """
     import pyarrow as pa
     from pyarrow import parquet
 
-    for path in files.traces:
+    for path in (*files.traces, *files.runs):
         try:
-            with parquet.ParquetFile(path) as trace:
-                for _ in trace.iter_batches():
+            with parquet.ParquetFile(path) as file:
+                for _ in file.iter_batches():
                     pass
         except (pa.ArrowException, OSError) as error:
             raise unreadable(Path(path), error) from error

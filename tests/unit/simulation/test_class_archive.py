@@ -86,14 +86,23 @@ def test_an_archive_that_cannot_be_made_is_tried_again_later(archive: ClassArchi
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("is_whole", [False, True])
 def test_java_starts_with_a_damaged_archive_and_says_nothing_of_it(
-    archive: ClassArchive, tmp_path: Path
+    archive: ClassArchive, tmp_path: Path, is_whole: bool
 ) -> None:
-    archive.path.write_bytes(b"not an archive")
+    content = b"not an archive"
+    if is_whole:
+        made = tmp_path / "made.jsa"
+        dump = [archive.java, "-Xshare:dump", f"-XX:SharedArchiveFile={made}", "-Xlog:disable"]
+        subprocess.run(dump, capture_output=True, check=True)
+        whole = made.read_bytes()
+        third = len(whole) // 3
+        content = whole[:third] + bytes(third) + whole[2 * third :]
+    archive.path.write_bytes(content)
     home = java.wrapped_java_home(archive.java, tmp_path)
     environment = {**os.environ, **archive.environment}
     command = [home / "bin" / "java", "-cp", "/some/jars/*", "-version"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "archive" not in done.stdout + done.stderr
     assert "21" in done.stderr
 

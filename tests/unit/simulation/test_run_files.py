@@ -13,15 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline import analyze as analysis
 from fencepost.simulation.pipeline import kept_tables, run_files
-from fencepost.simulation.pipeline.analyze import Tables
+from fencepost.simulation.pipeline.analyze import Tables, analyze_files
 from fencepost.simulation.pipeline.analyze import analyze as analyze_all
+from fencepost.simulation.pipeline.progress import Silent
 from fencepost.simulation.pipeline.run_files import Source, dealt, found_views, sharing, sources_of
-from fencepost.simulation.pipeline.traces import KEPT, find_traces
+from fencepost.simulation.pipeline.traces import KEPT, TraceFiles, find_traces, run_schema
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
@@ -56,8 +59,6 @@ def folder(tmp_path: Path, runs: tuple[Path, ...]) -> Path:
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, runs: tuple[Path, ...], spark: object) -> Tables:
     """The tables of the same rows in one file, next to which nothing is kept."""
-    import pyarrow as pa
-
     path = tmp_path_factory.mktemp("one") / "all.parquet"
     pq.write_table(pa.concat_tables([pq.read_table(each) for each in sorted(runs)]), path)
     tables = analyze(path)
@@ -287,6 +288,25 @@ def test_tables_of_another_state_do_not_count(
         monkeypatch.setattr(kept_tables, "_version", lambda: "another")
     with pytest.raises(pytest.fail.Exception, match="computes something"):
         analyze(unchanged, tables="driver" if how == "asked" else "auto")
+
+
+def test_the_version_of_kept_tables_follows_all_that_makes_them() -> None:
+    names = {each.name for each in kept_tables._sources()}
+    assert {"runs.sql", "driver.py", "comparison.py", "analyze.py", "model.py"} <= names
+
+
+def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "part-1.parquet"
+    texts = {each.name: "{}" for each in run_schema() if each.type == "string"}
+    rest = {each.name: False if each.type == "bool" else 0 for each in run_schema() if each.name not in texts}
+    pq.write_table(pa.Table.from_pylist([{**texts, **rest}], schema=run_schema()), path)
+    files = TraceFiles((), (str(path),))
+    assert len(analyze_files(pytest.fail, files, Silent()).tables["runs"]) == 1
+    damaged = bytearray(path.read_bytes())
+    damaged[4:40] = bytes(36)
+    path.write_bytes(damaged)
+    with pytest.raises(FencepostError, match=f"^{path}: not a readable Parquet file"):
+        analyze_files(pytest.fail, files, Silent())
 
 
 def test_kept_views_are_enough_for_the_driver(
