@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import ipaddress
+import os
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -20,7 +21,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.control.documents import WrongDocument, read_arguments, shown
 from fencepost.simulation.control.openapi import ControlRefusal, Health, NewScope, OpenScope, document
-from fencepost.simulation.control.operations import Operation, operations
+from fencepost.simulation.control.operations import MAX_DIGITS, Operation, operations
 from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.fault_controls import Fault
@@ -32,6 +33,8 @@ from fencepost.simulation.trace.schema import Row
 
 MAX_BODY_BYTES: Final = 32 << 20
 """The limit on bytes of a request's body."""
+_NEVER_PUBLIC: Final = (".home.arpa", ".internal", ".local", ".localhost", ".test")
+"""The ends of names that no public name server has."""
 _MANY: Final = 1_000
 """Number of elements from which on a result is written in another thread."""
 _EVENTS_AT_ONCE: Final = 500
@@ -102,9 +105,16 @@ class ControlApp:
             return _refused(403, f"a page of {origin} sent this request: only pages of this server may")
         if site not in ("none", "same-origin") or ((origin or site != "none") and not _is_address(host)):
             return _refused(403, "a page sent this request: only pages at this server's address may")
+        if self._token is None and _is_public(host):
+            return _refused(
+                403,
+                f"any page could use the name {host}: use this server's address, or start it with a token in "
+                "FENCEPOST_CONTROL_TOKEN",
+            )
         if self._token is not None and request.url.path != "/health":
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode(), self._token.encode()):
+            wanted = os.fsencode(self._token)
+            if scheme.lower() != "bearer" or not secrets.compare_digest(given.encode("latin-1"), wanted):
                 return _refused(
                     401, "expected the header `Authorization: Bearer TOKEN` with this server's token"
                 )
@@ -133,7 +143,8 @@ class ControlApp:
             kafka = self._kafka_of(request)
             if operation.name == "events" and "text/event-stream" in request.headers.get("accept", ""):
                 since = request.headers.get("last-event-id", "")
-                return self._stream(kafka, int(since) if since.isdecimal() else arguments["since"])
+                is_number = since.isdecimal() and len(since) <= MAX_DIGITS
+                return self._stream(kafka, int(since) if is_number else arguments["since"])
             key = request.path_params.get(operation.place.key, "")
             result = await self._run(operation, operation.place.of(kafka, key), arguments)
             if operation.name == "timeline":
@@ -219,7 +230,8 @@ class ControlApp:
 
     async def _close_scope(self, request: Request) -> Response:
         name = request.path_params["scope"]
-        await asyncio.to_thread(self._scope(name)[0].close)
+        scope, _ = self._scope(name)
+        await self._on_brokers(lambda: inspect.unwrap(KafkaScope.close)(scope))
         self._scopes.pop(name, None)
         return await _document(None)
 
@@ -245,7 +257,7 @@ class ControlApp:
 
 def _is_address(host: str) -> bool:
     """Return true for a host that no foreign name server can point here."""
-    name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+    name = _without_port(host)
     if name == "localhost":
         return True
     try:
@@ -253,6 +265,19 @@ def _is_address(host: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_public(host: str) -> bool:
+    """Return true for a name that a foreign name server can point here.
+
+    A browser does not mark reads by a page at such a name.
+    """
+    name = _without_port(host).rstrip(".").lower()
+    return "." in name and not _is_address(host) and not name.endswith(_NEVER_PUBLIC)
+
+
+def _without_port(host: str) -> str:
+    return host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
 
 
 async def _body(request: Request) -> bytes:

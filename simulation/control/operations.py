@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 import msgspec
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.control.documents import arguments_of, result_type
 from fencepost.simulation.embedded.controls import EmbeddedClock
 from fencepost.simulation.embedded.fault_controls import Fault, FaultState
@@ -58,6 +59,10 @@ NOT_SCOPED: Final = frozenset(
     }
 )
 """Operations that affect others, and that scopes refuse."""
+
+
+MAX_DIGITS: Final = 18
+"""The limit on digits of a number in a path or a header."""
 
 
 class Place(NamedTuple):
@@ -109,16 +114,17 @@ def _group(kafka: Any, group_id: str) -> AsyncGroup:
     return AsyncGroup(kafka, kafka._own("group", group_id, "a group id"))
 
 
+def _fault(kafka: Any, number: str) -> Fault:
+    if not number.isdecimal() or len(number) > MAX_DIGITS:
+        raise FencepostError(f"fault {number[:MAX_DIGITS]!r}: expected its number, as add_fault returns it")
+    return Fault(kafka, int(number))
+
+
 PLACES: Final = (
     Place(AsyncEmbeddedKafka, ""),
     Place(EmbeddedClock, "/clock", of=lambda kafka, _: kafka.clock),
     Place(AsyncGroup, "/groups/{group}", "group", _group),
-    Place(
-        Fault,
-        "/faults/{fault}",
-        "fault",
-        lambda kafka, key: Fault(kafka, int(key) if key.isdecimal() else -1),
-    ),
+    Place(Fault, "/faults/{fault}", "fault", _fault),
 )
 
 

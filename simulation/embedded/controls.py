@@ -343,12 +343,13 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         """Close the connections that a member has used. Its client is free to connect again.
 
         `member` is as for `lose_next_response`. A client id closes all connections of such clients, including
-        producers.
+        producers. In a scope, these are connections that use its groups, fetch its topics, or have a client
+        id of it.
 
         :raises FencepostError: if no connection of such a member or client is open.
         """
         name = _called(member)
-        found = self.endpoint.faults.disconnect(name, self.endpoint.brokers.connections)
+        found = self.endpoint.faults.disconnect(name, self.endpoint.brokers.connections, self.prefix)
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:
@@ -441,8 +442,10 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
             seed=seed,
         )
         rule.api = None if api is None else api_of(api)
-        if rule.action is FaultAction.CORRUPT and rule.api not in (None, ApiKey.FETCH):
-            raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
+        if rule.action is FaultAction.CORRUPT:
+            if rule.api not in (None, ApiKey.FETCH):
+                raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
+            rule.api = ApiKey.FETCH
         rule.who = _name(member)
         rule.client_id = None if client_id is None else name_of("client_id", client_id, "a client id")
         rule.group = None if group is None else self._own("group", group, "a group id")
@@ -603,7 +606,9 @@ class BlockingControls(KafkaControls[G]):
 
         :raises FencepostError: for an unknown topic or partition.
         """
-        return await self.endpoint.logs.records(self._own("topic", topic), partition, self.prefix)
+        return await self.endpoint.logs.records(
+            self._own("topic", topic), partition, self.prefix, in_turns=True
+        )
 
     @until_done
     async def stop_broker(self, node_id: int) -> None:

@@ -116,12 +116,15 @@ class EmbeddedEndpoint:
         """Write into the trace that a rule has met its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
+        before = self.observer.seq
         if rule.action is FaultAction.LOSE_RESPONSE:
             self.observer.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
         else:
             self.observer.called(rule.method, f"{rule.arguments}: {who}", group=group, state_to="met")
         if rule.times is not None and rule.met >= rule.times and not rule.of_fence:
             self.observer.called(rule.method, rule.arguments, state_to="end")
+        if rule.rows is not None:
+            rule.rows.update(range(before + 1, self.observer.seq + 1))
         self.observer.waiting.wake()
 
     def create_topic(

@@ -26,6 +26,9 @@ Action: TypeAlias = (
 """The name of a fault's action, or a member of `FaultAction`."""
 _TIMED = frozenset({FaultAction.DELAY, FaultAction.THROTTLE})
 
+_MOST_THROTTLED_S = (2**31 - 1) // 1_000
+"""A response has the time in milliseconds, with 32 bits."""
+
 
 class FaultState(msgspec.Struct, frozen=True, kw_only=True):
     """A fault and its counts."""
@@ -155,6 +158,8 @@ def fault_rule(
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
         raise FencepostError(f"probability={probability!r}: expected a number above 0, 1 at most")
     whole("seed", seed, 0, None)
+    if what is FaultAction.THROTTLE and duration("seconds", seconds or 0.0) > _MOST_THROTTLED_S:
+        raise FencepostError(f"seconds={seconds!r}: expected {_MOST_THROTTLED_S} at most, Kafka's limit")
     return FaultRule(
         action=what,
         error=None if error is None else error_of(error),

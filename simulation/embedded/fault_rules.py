@@ -35,7 +35,8 @@ class FaultAction(enum.StrEnum):
     """The response says that the client is throttled, and the broker reads no more from it for that time
     (KIP-219)."""
     CORRUPT = "corrupt"
-    """The records in the response are damaged: their checksums do not match. Only for Fetch."""
+    """The records in the response are damaged: their checksums do not match. Only for Fetch. Responses
+    without records do not count."""
 
 
 NOT_CARRIED_OUT: Final = frozenset(
@@ -83,6 +84,8 @@ class FaultRule(msgspec.Struct, kw_only=True):
     """Number of requests that it has acted on."""
     made_by: str = ""
     """The method by which a test made it, if that does not follow from the action."""
+    rows: set[int] | None = None
+    """The numbers of the rows about it, if it is of a scope."""
     name: str | None = None
     """The name that people use for the member; None if only `who` is known."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Iterable, Mapping, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -83,7 +83,8 @@ class FaultInjector:
         self.requests: Counter[int] = Counter()
         """The number of requests that came to a handler, by API."""
         self._tables: list[_Handlers] = []
-        self._members: dict[OpenConnection, dict[MemberId, None]] = {}
+        self._members: dict[OpenConnection, dict[MemberId, str]] = {}
+        """The members that use each connection, with their groups."""
         self._many = _FEW_CONNECTIONS
         self._instance_ids: dict[MemberId, str] = {}
         """Instance ids of static members, which need not repeat them on their next connection."""
@@ -181,16 +182,18 @@ class FaultInjector:
             for member_id in members
         }
 
-    def disconnect(self, who: str, connections: Iterable[KafkaServerConnection]) -> list[str]:
+    def disconnect(
+        self, who: str, connections: Iterable[KafkaServerConnection], prefix: str = ""
+    ) -> list[str]:
         """Close the connections of members with that id, instance id or client id, and of clients with that
-        id.
+        id; with the prefix of a scope, only those of the scope.
 
         Return the members' ids, or `who` for a client that is not a member.
         """
         found: dict[str, None] = {}
         others = False
         for connection in connections:
-            if connection.is_closed:
+            if connection.is_closed or not self._is_of_scope(connection, prefix):
                 continue
             is_client = connection.client_id == who
             known = self._members.get(connection, {})
@@ -200,6 +203,15 @@ class FaultInjector:
                 found |= dict.fromkeys(members)
                 others = others or not members
         return list(found) or [who] * others
+
+    def _is_of_scope(self, connection: KafkaServerConnection, prefix: str) -> bool:
+        """Return true if the client's id, a group of its members, or a topic that it fetches has the
+        prefix."""
+        if (connection.client_id or "").startswith(prefix):
+            return True
+        groups = self._members.get(connection, {}).values()
+        topics = (each.topic for each in self._fetched.get(connection, ()))
+        return any(name.startswith(prefix) for name in (*groups, *topics))
 
     def _is_called(self, member_id: MemberId, who: str) -> bool:
         return who in (member_id, self._instance_ids.get(member_id))
@@ -223,7 +235,7 @@ class FaultInjector:
         if members is None:
             self._forget_closed()
             members = self._members[connection] = {}
-        members[member_id] = None
+        members[member_id] = getattr(request, "group_id", "")
         if instance_id := getattr(request, "instance_id", None):
             self._instance_ids[member_id] = instance_id
 
@@ -252,11 +264,11 @@ class FaultInjector:
         rules = self._about(api, request, asked, services.node_id)
         if not rules:
             return self._pass_on(api, handler, services, request, asked)
+        note = partial(self._note, api, request, asked)
+        corrupting = [rule for rule in rules if rule.action is FaultAction.CORRUPT]
         for rule in rules:
-            rule.met += 1
-            if rule.met == rule.times:
-                self.remove((rule,))
-            self._note(api, request, asked, rule)
+            if rule.action is not FaultAction.CORRUPT:
+                self._meet(rule, note)
         by_action = {rule.action: rule for rule in rules}
         if not NOT_CARRIED_OUT.isdisjoint(by_action):
             self.requests[api] += 1
@@ -271,23 +283,43 @@ class FaultInjector:
         lost = reply is None or FaultAction.LOSE_RESPONSE in by_action
         changed = _Changed(
             lost=lost,
-            corrupt=FaultAction.CORRUPT in by_action,
+            corrupt=partial(self._corrupt, corrupting, note),
             delay_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.DELAY),
             throttle_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.THROTTLE),
         )
         is_late = changed.delay_s or changed.throttle_s or isinstance(reply, asyncio.Future)
-        if reply is NO_REPLY or not is_late:
+        if not is_late or (reply is NO_REPLY and not changed.throttle_s):
             return self._answer(api, reply, changed)
         return services.loop.create_task(self._later(api, reply, changed))
 
-    def _lose_request(self, api: ApiKey, by_action: Container[FaultAction], asked: Asked) -> None:
+    def _meet(self, rule: FaultRule, note: Callable[[FaultRule], None]) -> None:
+        rule.met += 1
+        if rule.met == rule.times:
+            self.remove((rule,))
+        note(rule)
+
+    def _corrupt(
+        self,
+        rules: Iterable[FaultRule],
+        note: Callable[[FaultRule], None],
+        reply: logs.FetchResponse,
+    ) -> logs.FetchResponse:
+        """Return the response with damaged records, if it has records and one of the rules acts on it."""
+        if any(one.batches for topic in reply.topics for one in topic.partitions):
+            for rule in rules:
+                if not self.is_over(rule) and rule.counts():
+                    self._meet(rule, note)
+                    return _corrupted(reply)
+        return reply
+
+    def _lose_request(self, api: ApiKey, by_action: Mapping[FaultAction, FaultRule], asked: Asked) -> None:
         """Close connections, if a rule is about that.
 
         :raises Unanswered: then.
         """
-        if FaultAction.DISCONNECT in by_action:
+        if (rule := by_action.get(FaultAction.DISCONNECT)) is not None:
             for each in self._connections():
-                if each.client_id == asked.context.client_id:
+                if each.client_id == asked.context.client_id and self._is_of_scope(each, rule.prefix):
                     each.close()
         if FaultAction.DISCONNECT in by_action or FaultAction.LOSE_REQUEST in by_action:
             raise Unanswered(f"a request of {api.name} was lost on purpose")
@@ -342,6 +374,9 @@ class FaultInjector:
         for rule in self._rules:
             if rule.api not in (None, api) or not rule.is_about(request, asked, broker, names, partitions):
                 continue
+            if rule.action is FaultAction.CORRUPT:
+                rules.append(rule)  # it counts responses with records
+                continue
             kind = NOT_CARRIED_OUT if rule.action in NOT_CARRIED_OUT else rule.action
             if (kind in taken and kind not in ADDED_UP) or not rule.counts():
                 continue
@@ -360,14 +395,17 @@ class FaultInjector:
     def _answer(api: ApiKey, reply: Any, changed: _Changed) -> Any:
         if changed.lost:
             raise Unanswered(f"the response to {api.name} was lost on purpose")
-        if changed.corrupt and isinstance(reply, logs.FetchResponse):
-            reply = _corrupted(reply)
+        if isinstance(reply, logs.FetchResponse):
+            reply = changed.corrupt(reply)
+        if reply is NO_REPLY:
+            return reply
         return ThrottledReply(reply, round(changed.throttle_s * 1_000)) if changed.throttle_s else reply
 
     async def _later(self, api: ApiKey, reply: Any, changed: _Changed) -> Any:
         if isinstance(reply, asyncio.Future):
             reply = await reply
-        await asyncio.sleep(changed.delay_s)
+        # Without a response, the broker reads no further request of the client for the time.
+        await asyncio.sleep(changed.throttle_s if reply is NO_REPLY else changed.delay_s)
         return self._answer(api, reply, changed)
 
 
@@ -375,7 +413,7 @@ class _Changed(NamedTuple):
     """The changes that rules make to a response."""
 
     lost: bool
-    corrupt: bool
+    corrupt: Callable[[logs.FetchResponse], logs.FetchResponse]
     delay_s: float
     throttle_s: float
 
@@ -387,13 +425,16 @@ def _corrupted(reply: logs.FetchResponse) -> logs.FetchResponse:
         replace(
             topic,
             partitions=tuple(
-                replace(one, batches=tuple(bytes((*each[:-1], each[-1] ^ 0xFF)) for each in one.batches))
-                for one in topic.partitions
+                replace(one, batches=tuple(map(_damaged, one.batches))) for one in topic.partitions
             ),
         )
         for topic in reply.topics
     )
     return replace(reply, topics=tuple(topics))
+
+
+def _damaged(batch: bytes) -> bytes:
+    return b"".join((batch[:-1], bytes((batch[-1] ^ 0xFF,))))
 
 
 def _of_open(known: Mapping[OpenConnection, V]) -> dict[OpenConnection, V]:

@@ -15,12 +15,12 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_p
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.fault_rules import FaultRule
-from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.polling import Polled, PolledClients
 from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.thread import on_loop, wait_unblocked
 
 if TYPE_CHECKING:
+    from fencepost.simulation.embedded.controls import KafkaControls
     from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 
 Who: TypeAlias = GroupMember | str
@@ -39,7 +39,7 @@ _FENCED = {
 class GroupControls:
     """A group by its id, whether it exists or not. Its methods may be called from any thread."""
 
-    def __init__(self, kafka: Controls[EmbeddedEndpoint], group_id: str) -> None:
+    def __init__(self, kafka: KafkaControls[Any], group_id: str) -> None:
         self.group_id = group_id
         self.thread = kafka.thread
         self._kafka = kafka
@@ -84,7 +84,8 @@ class GroupControls:
         self._endpoint.observer.trace.fenced.add(found.member_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            rule = FaultRule(api=api, who=found.member_id, error=error, made_by="fence")
+            prefix = self._kafka.prefix  # a scope's end removes the rule, if the member sends no heartbeat
+            rule = FaultRule(api=api, who=found.member_id, error=error, made_by="fence", prefix=prefix)
             self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:

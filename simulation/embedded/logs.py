@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -30,6 +31,8 @@ _BATCH_BYTES = 1_000_000
 """The limit on bytes of records in one batch, as with a producer's default `max.request.size`."""
 _MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 _FETCH_BYTES = 64 << 20
+_IN_A_TURN = 1_000
+"""Number of records that are read in one turn of the loop."""
 
 
 class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,15 +162,21 @@ class LogAccess:
             )
         return answer
 
-    async def records(self, name: str, partition: int | None, prefix: str = "") -> list[ReadRecord]:
-        """Return all records of a topic or of one partition, partition by partition."""
+    async def records(
+        self, name: str, partition: int | None, prefix: str = "", *, in_turns: bool = False
+    ) -> list[ReadRecord]:
+        """Return all records of a topic or of one partition, partition by partition.
+
+        With `in_turns`, other work of the loop has its turn after some records.
+        """
         topic = self.topic(name, prefix)
         numbers = range(topic.partitions) if partition is None else [self.partition(topic, partition)]
-        return [record for number in numbers for record in await self._read(topic, number)]
+        return [record for number in numbers for record in await self._read(topic, number, in_turns)]
 
-    async def _read(self, topic: Topic, partition: int) -> list[ReadRecord]:
+    async def _read(self, topic: Topic, partition: int, in_turns: bool) -> list[ReadRecord]:
         log = self._brokers.cluster.log(topic, partition)
         found: list[ReadRecord] = []
+        turns = 0
         position = log.log_start_offset
         while position < log.high_watermark:
             wanted = logs.FetchPartition(
@@ -182,9 +191,16 @@ class LogAccess:
             for batch in batches:
                 header = stored_batch(batch)
                 if not header.is_control:
-                    records = _read_batch(topic.name, partition, batch, header.base_offset)
+                    records: Iterable[ReadRecord] = _read_batch(
+                        topic.name, partition, batch, header.base_offset
+                    )
+                    if in_turns and header.last_offset_delta >= _IN_A_TURN:
+                        records = await asyncio.to_thread(list, records)
                     found += (each for each in records if each.offset >= log.log_start_offset)
                 position = header.base_offset + header.last_offset_delta + 1
+                if in_turns and len(found) // _IN_A_TURN > turns:
+                    turns = len(found) // _IN_A_TURN
+                    await asyncio.sleep(0)
         return found
 
     async def _ask(self, topic: Topic, partition: int, api: ApiKey, request: Any) -> Any:

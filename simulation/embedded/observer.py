@@ -197,7 +197,11 @@ class EmbeddedObserver:
     def rows_since(self, seq: int, most: int | None = None) -> list[Row]:
         """Return the oldest rows after the one with that number, `most` at most."""
         rows = self.rows
-        first = len(rows) - max(0, min(len(rows), self.trace.seq - seq))
+        number = max(0, min(len(rows), self.trace.seq - seq))
+        if 2 * number < len(rows):  # the middle of a deque is far from its begin
+            newest = list(islice(reversed(rows), number))
+            return newest[: -most - 1 : -1] if most is not None else newest[::-1]
+        first = len(rows) - number
         return list(islice(rows, first, None if most is None else first + most))
 
     @property

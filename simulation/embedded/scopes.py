@@ -13,6 +13,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.outcome import SessionEnded
 from fencepost.coordinator.protocol.topics import Topic, is_valid_name
 from fencepost.simulation.embedded.controls import BlockingControls, G, KafkaControls
+from fencepost.simulation.embedded.fault_rules import FaultRule
 from fencepost.simulation.embedded.settings import name_of
 from fencepost.simulation.embedded.thread import on_loop, until_done
 from fencepost.simulation.trace.schema import Row, RowKind
@@ -31,7 +32,7 @@ class KafkaScope(BlockingControls[G]):
         super().__init__(kafka.thread, kafka._group_type, kafka)
         self.prefix = prefix
         self._calls: set[int] = set()
-        """The rows about calls of its methods."""
+        """The numbers of the rows about calls of its methods, and about its faults."""
 
     def name(self, text: str) -> str:
         """Return the full name of a topic, group, transactional id or client of this scope."""
@@ -50,6 +51,10 @@ class KafkaScope(BlockingControls[G]):
     def _called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
         super()._called(method, detail, group=group, state_to=state_to)
         self._calls.add(self.endpoint.observer.seq)
+
+    def _add(self, rule: FaultRule) -> None:
+        rule.rows = self._calls
+        super()._add(rule)
 
     def _is_own(self, row: Row) -> bool:
         is_topic = row.kind == RowKind.TOPIC and row.actor.startswith(self.prefix)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -15,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as text_fami
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
@@ -160,12 +162,26 @@ async def test_events_as_a_stream_that_resumes(http: httpx.AsyncClient, kafka: E
     assert first.startswith(b"id: 2\nevent: topic\ndata: ")
     assert json.loads(first.partition(b"data: ")[2])["detail"] == "created 4"
     kafka.create_topic("later")
+    endless = {"Accept": "text/event-stream", "Last-Event-ID": "9" * 5_000}
+    assert "since=-1" in await refused(http.get("/events?since=-1", headers=endless), 409)
     while b"created 1" not in (sent := await anext(stream)):
         pass
     assert f"id: {kafka.last_event}\n".encode() in sent
     app.is_closing = True
     assert [each async for each in stream] == []
     assert [row["seq"] for row in await done(http.get("/events?since=1"))][:1] == [2]
+
+
+def test_rows_are_taken_from_the_nearer_end(kafka: EmbeddedKafka) -> None:
+    for number in range(9):
+        kafka.create_topic(f"t{number}")
+    observer = kafka.endpoint.observer
+    rows = kafka.events()
+    for seq in range(kafka.last_event + 2):
+        later = [row for row in rows if row.seq > seq]
+        assert observer.rows_since(seq) == later
+        for most in range(len(rows) + 2):
+            assert observer.rows_since(seq, most) == later[:most]
 
 
 # -- scopes -----------------------------------------------------------------------------------------------
@@ -263,6 +279,47 @@ def test_the_end_of_a_scope_waits_for_coordinators_that_load() -> None:
         assert (kafka.topics(), kafka.groups()) == ({}, {})
 
 
+async def test_a_scope_that_closes_holds_nothing_else_up(
+    http: httpx.AsyncClient, kafka: EmbeddedKafka
+) -> None:
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    await done(http.post("/scopes", json={"name": "t"}))
+    kafka.move_coordinator(load_seconds=60)
+    closing = asyncio.create_task(done(http.delete("/scopes/t-1")))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(10):
+        assert (await http.get("/timeline")).status_code == 200
+    assert not closing.done()
+    closing.cancel()
+
+
+async def test_the_loop_of_the_brokers_has_its_turns_while_records_are_read(kafka: EmbeddedKafka) -> None:
+    for number in (1_000, 1_000, 10_000):
+        kafka.produce("orders", *["x"] * number, partition=0)
+    turns = []
+
+    async def read() -> int:
+        reading = asyncio.ensure_future(kafka.endpoint.logs.records("orders", 0, in_turns=True))
+        while not reading.done():
+            turns.append(1)
+            await asyncio.sleep(0)
+        return len(reading.result())
+
+    assert await asyncio.wrap_future(kafka.thread.submit(read())) == 12_000
+    assert len(turns) > 10
+
+
+def test_a_scope_sees_that_its_fault_met_a_request_without_a_group(kafka: EmbeddedKafka) -> None:
+    with kafka.scope(topics=["in"]) as one, kafka.scope(topics=["in"]) as other:
+        one.add_fault("error", "Metadata", error="LEADER_NOT_AVAILABLE")
+        asked = MetadataRequest(topics=(TopicReference(name=one.name("in")),))
+        WireMember(kafka.bootstrap_servers, "g", "m").ask(ApiKey.METADATA, asked, 12)
+        states = [
+            [row.state_to for row in each.events() if row.actor == "add_fault"] for each in (one, other)
+        ]
+        assert states == [["begin", "met", "end"], []]
+
+
 # -- bad input --------------------------------------------------------------------------------------------
 
 
@@ -293,6 +350,8 @@ def test_the_end_of_a_scope_waits_for_coordinators_that_load() -> None:
         ),
         ("/groups/g/fence", '{"member": "m"}', 409, "group 'g' has no member 'm'; it has none"),
         ("/faults/7/remove", "", 409, "there is no fault 7; there are none"),
+        (f"/faults/{'9' * 5_000}/remove", "", 409, "fault '999999999999999999': expected its number"),
+        ("/faults/first/remove", "", 409, "fault 'first': expected its number, as add_fault returns it"),
         ("/scopes", '{"name": "a b"}', 409, "scope 'a b': expected 1 to 100 of a-z"),
     ],
 )
@@ -313,6 +372,18 @@ async def test_pages_of_other_origins_are_refused(http: httpx.AsyncClient) -> No
         await done(http.get("/topics", headers=headers))
 
 
+async def test_reads_at_names_that_any_page_could_have_need_a_token(
+    http: httpx.AsyncClient, kafka: EmbeddedKafka
+) -> None:
+    for host in ("evil.example:9644", "evil.example", "EVIL.example.:9644"):
+        assert "any page could use" in await refused(http.get("/topics", headers={"Host": host}), 403)
+    for host in ("[::1]:9644", "localhost:9644", "host.docker.internal:9644", "k.default.svc.cluster.local"):
+        await done(http.get("/topics", headers={"Host": host}))
+    async with served(kafka, "secret") as with_token:
+        headers = {"Host": "ci.example:9644", "Authorization": "Bearer secret"}
+        await done(with_token.get("/topics", headers=headers))
+
+
 async def test_a_token_is_needed_if_there_is_one(kafka: EmbeddedKafka) -> None:
     async with served(kafka, "secret") as http:
         for given in ("", "Bearer wrong", "Basic secret"):
@@ -320,6 +391,8 @@ async def test_a_token_is_needed_if_there_is_one(kafka: EmbeddedKafka) -> None:
             assert "secret" not in told
         await done(http.get("/topics", headers={"Authorization": "Bearer secret"}))
         await done(http.get("/health"))
+    async with served(kafka, "geheimnißvoll") as http:
+        await done(http.get("/topics", headers={"Authorization": "Bearer geheimnißvoll".encode()}))
 
 
 async def test_a_body_that_is_too_long(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:

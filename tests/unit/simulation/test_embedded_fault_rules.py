@@ -14,6 +14,7 @@ import pytest
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.batches import checked_batch
 from fencepost.coordinator.codec.client import request_frame
+from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.codec.schema import response_schema
 from fencepost.coordinator.protocol import logs
@@ -196,6 +197,63 @@ def test_records_are_damaged_on_their_way_only(kafka: EmbeddedKafka, member: Wir
     assert [each.value for each in kafka.records("orders")] == [b"x"]
 
 
+def test_a_response_without_records_is_no_corrupt_one(kafka: EmbeddedKafka, member: WireMember) -> None:
+    fault = kafka.add_fault("corrupt")
+    member.heartbeat()
+    fetch(member)
+    assert (fault.state.matched, fault.state.met) == (0, 0)
+    kafka.produce("orders", "x", partition=0)
+    ((batch,),) = (each.batches for each in fetch(member).topics[0].partitions)
+    with pytest.raises(ProtocolError, match="checksum"):
+        checked_batch(bytes(batch), 10_000)
+    assert (fault.state.matched, fault.state.met, fault.state.is_over) == (1, 1, True)
+
+
+def test_a_producer_that_wants_no_response_is_throttled(kafka: EmbeddedKafka, member: WireMember) -> None:
+    fault = kafka.add_fault("throttle", "Produce", seconds=0.3)
+    writer = BatchWriter(1_000)
+    writer.add(1, None, b"x", ())
+    data = logs.OfTopic(name="orders", partitions=(logs.ProducedPartition(0, writer.batch()),))
+    frame = request_frame(ApiKey.PRODUCE, 9, 98, "m", logs.ProduceRequest(acks=0, topics=(data,)))
+    began = time.monotonic()
+    member._socket.sendall(frame)
+    assert member.ask(ApiKey.FIND_COORDINATOR, FIND).coordinators[0].error_code is ErrorCode.NONE
+    assert time.monotonic() - began > 0.2
+    assert [each.value for each in kafka.records("orders")] == [b"x"]
+    assert fault.state.met == 1
+
+
+def test_a_scope_disconnects_none_of_another(kafka: EmbeddedKafka) -> None:
+    def is_connected(member: WireMember) -> bool:
+        try:
+            member.ask(ApiKey.FIND_COORDINATOR, FIND)
+        except EOFError:
+            member.connect()
+            return False
+        return True
+
+    with kafka.scope(topics=["in"]) as one, kafka.scope(topics=["in"]) as other:
+        first, second = (WireMember(kafka.bootstrap_servers, each.name("g"), "m") for each in (one, other))
+        first.join(one.name("in"))
+        second.join(other.name("in"))
+        one.disconnect("m")
+        assert (is_connected(first), is_connected(second)) == (False, True)
+        one.add_fault("disconnect", HEARTBEAT)
+        with pytest.raises(EOFError):
+            first.heartbeat()
+        assert is_connected(second)
+        with pytest.raises(FencepostError, match="no connection of a member or client 'm' is open"):
+            one.disconnect("m")
+
+
+def test_the_end_of_a_scope_removes_the_rule_of_a_fence(kafka: EmbeddedKafka) -> None:
+    with kafka.scope(topics=["in"]) as scope:
+        WireMember(kafka.bootstrap_servers, scope.name("g"), "m").join(scope.name("in"))
+        scope.group(scope.name("g")).fence("m")
+        assert len(kafka.endpoint.faults.of_scope("")) == 1
+    assert kafka.endpoint.faults.of_scope("") == []
+
+
 def test_a_test_waits_until_a_fault_has_met_its_requests(kafka: EmbeddedKafka, member: WireMember) -> None:
     fault = kafka.add_fault("delay", HEARTBEAT, seconds=0, times=2)
     beating = threading.Thread(target=lambda: [member.heartbeat() for _ in range(2)])
@@ -235,6 +293,10 @@ def test_a_wait_in_vain(kafka: EmbeddedKafka) -> None:
         (lambda kafka: kafka.add_fault("delay"), "action 'delay' needs seconds"),
         (lambda kafka: kafka.add_fault("silent", seconds=1), "action 'silent' takes no seconds"),
         (lambda kafka: kafka.add_fault("silent", at_top=True), "action 'silent' takes no at_top"),
+        (
+            lambda kafka: kafka.add_fault("throttle", seconds=1e300),
+            "seconds=1e+300: expected 2147483 at mo",
+        ),
         (lambda kafka: kafka.add_fault("corrupt", "Produce"), "add_fault('corrupt', 'Produce'): only Fetch"),
         (lambda kafka: kafka.add_fault("silent", probability=0), "probability=0: expected a number above 0"),
         (lambda kafka: kafka.add_fault("silent", partition=1), "partition=1: needs the topic"),
