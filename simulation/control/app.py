@@ -93,7 +93,20 @@ class ControlApp:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle a request of ASGI."""
         refusal = self._refusal(Request(scope)) if scope["type"] == "http" else None
-        await (self._app if refusal is None else refusal)(scope, receive, send)
+        has_begun = False
+
+        async def sending(message: Any) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await (self._app if refusal is None else refusal)(scope, receive, sending)
+        except asyncio.CancelledError:
+            if not self.is_closing:
+                raise
+            if not has_begun:
+                await _refused(503, "this server has stopped")(scope, receive, send)
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the refusal of a request that may not control this server."""

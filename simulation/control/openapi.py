@@ -18,6 +18,7 @@ _ERRORS: Final = {
     "403": "A page of another origin sent the request.",
     "413": "The body is too long.",
     "409": "The operation can't be carried out, and changed nothing; the text says why.",
+    "503": "The server stops, or its brokers do not serve.",
     "504": "What was waited for did not happen in time; the text says what is missing.",
 }
 

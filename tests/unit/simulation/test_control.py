@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.simulation.control.app import ControlApp, ServedKafka
 from fencepost.simulation.control.operations import NOT_OFFERED, NOT_SCOPED, PLACES, members_of, operations
+from fencepost.simulation.control.serving import ControlAddress, controlled
 from fencepost.simulation.embedded.controls import EmbeddedClock
 from fencepost.simulation.embedded.fault_controls import Fault
 from fencepost.simulation.embedded.groups import Group
@@ -393,6 +394,26 @@ async def test_a_token_is_needed_if_there_is_one(kafka: EmbeddedKafka) -> None:
         await done(http.get("/health"))
     async with served(kafka, "geheimnißvoll") as http:
         await done(http.get("/topics", headers={"Authorization": "Bearer geheimnißvoll".encode()}))
+
+
+async def test_a_server_that_stops_refuses_requests_that_wait(
+    kafka: EmbeddedKafka, caplog: pytest.LogCaptureFixture
+) -> None:
+    urls: asyncio.Queue[str] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    async def serve() -> None:
+        async with controlled(kafka.endpoint, ControlAddress("127.0.0.1", 0)) as url:
+            loop.call_soon_threadsafe(urls.put_nowait, url)
+            while not kafka.endpoint.observer.waiting:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    serving = asyncio.wrap_future(kafka.thread.submit(serve()))
+    async with httpx.AsyncClient(base_url=await urls.get(), timeout=30) as http:
+        told = await refused(http.post("/groups/g/wait_stable", json={"timeout": 1_000}), 503)
+    assert told == "this server has stopped"
+    await serving
+    assert "Traceback" not in caplog.text
 
 
 async def test_a_body_that_is_too_long(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
