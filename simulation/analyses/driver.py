@@ -10,8 +10,10 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.queries import Queries
@@ -101,6 +103,8 @@ def tables_here(
 
     `summaries` are a campaign's files. `files` has, by run, the parameter that distinguishes runs with the
     same id, as JSON. `since_us` is as for `Views`.
+
+    :raises EnvironmentLacks: if the disk is full, or the memory is not enough.
     """
     import duckdb
     import pyarrow as pa
@@ -118,9 +122,14 @@ def tables_here(
                 given["file"] = pa.table({"run_id": list(files), "file": list(files.values())})
             for name, rows in given.items():
                 connection.register(name, rows)
-            yield DriverTables(
-                connection, packed, Queries(bool(summaries), bool(files), since_us), set(given)
-            )
+            queries = Queries(bool(summaries), bool(files), since_us)
+            try:
+                yield DriverTables(connection, packed, queries, set(given))
+            except duckdb.OperationalError as error:
+                raise EnvironmentLacks(
+                    f"the tables can't be computed in this process ({str(error).splitlines()[0]}): make room "
+                    f"in {Path(scratch).parent}, or compute them on Spark with --tables spark"
+                ) from error
 
 
 @functools.cache

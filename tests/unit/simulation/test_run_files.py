@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.analyses import driver
 from fencepost.simulation.pipeline import analyze as analysis
 from fencepost.simulation.pipeline import kept_tables, run_files
 from fencepost.simulation.pipeline.analyze import Tables, analyze_files
@@ -307,6 +308,16 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     path.write_bytes(damaged)
     with pytest.raises(FencepostError, match=f"^{path}: not a readable Parquet file"):
         analyze_files(pytest.fail, files, Silent())
+
+
+def test_tables_without_room_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "MEMORY", "1MB")
+    empty = pa.table({"view": pa.array([], pa.string()), "data": pa.array([], pa.binary())})
+    with (
+        pytest.raises(EnvironmentLacks, match=r"can't be computed in this process .*: make room in"),
+        driver.tables_here(empty) as tables,
+    ):
+        tables.select("SELECT random() AS number FROM range(300000) ORDER BY number")
 
 
 def test_kept_views_are_enough_for_the_driver(
