@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.shaking import shake
 from fencepost.simulation.world.world import SimulatedWorld
 
 R = TypeVar("R")
@@ -29,11 +30,8 @@ R = TypeVar("R")
 _MANY: Final = 4
 _WARM: Final = "fencepost-warm-up"
 _RECORDS: Final = 60
-_SHAKEN_OBJECTS: Final = 20_000
 _template: list[bool] = []
 """Not empty in a process whose runs are forked from it."""
-_kept: list[Any] = []
-"""Memory that shifts the addresses of later objects."""
 
 
 def become_template(settings: WorldSettings, seeds: int) -> None:
@@ -87,7 +85,7 @@ def run_apart(
 
     def run() -> WorldResult:
         if shaken:
-            _shake()
+            shake(random.SystemRandom().getrandbits(64))
         return run_world(function, settings, seed, is_last=is_last, **options)
 
     is_last = bool(_template)
@@ -142,12 +140,3 @@ def _work_here(work: Callable[[], Any], pipe: int) -> None:
         status = 0
     finally:
         os._exit(status)
-
-
-def _shake() -> None:
-    """Take memory here and there, so that later objects have other addresses than in another run."""
-    draws = random.SystemRandom()
-    taken = [bytearray(draws.randrange(8, 512)) for _ in range(_SHAKEN_OBJECTS)]
-    draws.shuffle(taken)
-    del taken[draws.randrange(len(taken)) :]
-    _kept[:] = [taken, [object() for _ in range(draws.randrange(_SHAKEN_OBJECTS))]]

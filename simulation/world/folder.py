@@ -29,6 +29,19 @@ def host_folder(name: str) -> str:
     return folder
 
 
+def import_folder(host: str, real: str) -> str:
+    """Return a new folder for the import of a program, near that of a host, with the files of `real`.
+
+    It is removed with the host's, so an import may do with it what it likes.
+    """
+    run = os.path.dirname(os.path.dirname(host))
+    folder = os.path.join(run, f"import-{len(os.listdir(run))}")
+    os.mkdir(folder)
+    with contextlib.suppress(FileNotFoundError):  # the real one is gone
+        _show_all(real, folder)
+    return folder
+
+
 def started_in() -> str:
     """Return the working directory outside of runs."""
     return _LEFT[0] if _LEFT else os.getcwd()

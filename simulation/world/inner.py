@@ -35,6 +35,11 @@ from fencepost.simulation.world.telling import HELD_US
 LIMIT_CPU_S: Final = 4.0
 """The CPU seconds that a process may take while virtual time moves by less than `_MOVED_US`."""
 _MOVED_US: Final = 10_000
+_FILES: Final = frozenset({"open", "sqlite3.connect", "os.listdir", "os.scandir"}).union(
+    f"os.{each}" for each in ("link", "mkdir", "remove", "rename", "rmdir", "symlink", "truncate")
+)
+"""Audit events of calls that read or change files; their first argument is a path."""
+_IMPORTS: Final = "<frozen importlib"
 _READ: Final = select.POLLIN
 _WRITE: Final = select.POLLOUT
 
@@ -60,18 +65,20 @@ class WorldLink:
 
         :raises OSError: if the call fails as it may on a machine.
         """
-        self._tell_what_is_new()
-        wire.write(self._fd, question)
         try:
+            self._tell_what_is_new()
+            wire.write(self._fd, question)
             kind, value, self.now_us, signals, orders = wire.read(self._fd)
-        except EOFError:
-            os._exit(0)  # the run is over
+        except (EOFError, OSError):
+            Originals.end(0)  # the run is over
         if self.now_us - self._moved_us >= _MOVED_US:
             self._moved_us = self.now_us
             Originals.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)
         if orders is not None:
-            process = self.process
-            process.busy_until_us, process.callback_takes_us, process.callback_fails = orders
+            process, (busy_us, takes_us, fails) = self.process, orders
+            process.busy_until_us = busy_us or process.busy_until_us
+            process.callback_takes_us = takes_us or process.callback_takes_us
+            process.callback_fails = fails or process.callback_fails
         for each in signals:
             Originals.raise_signal(each)
         if kind == "value":
@@ -80,6 +87,8 @@ class WorldLink:
             raise OSError(value, os.strerror(value))
         if kind == "name":
             raise socket.gaierror(*value)
+        if kind == "wrong":
+            raise value
         raise OutsideWorld(value)
 
     def _tell_what_is_new(self) -> None:
@@ -101,7 +110,7 @@ class WorldLink:
         else:
             told = what_runs_again(loop)
         wire.write(self._fd, ("spins", told))
-        os._exit(1)
+        Originals.end(1)
 
     def poll(self, timeout: float | None, watched: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """Wait until a socket is ready, or that many seconds; return descriptors with events of `poll`."""
@@ -120,14 +129,17 @@ class WorldLink:
         return self.here_us / 1_000_000
 
     def sleep_blocking(self, seconds: float) -> None:
-        """Sleep, as `time.sleep` does."""
+        """Sleep, as `time.sleep` does: a signal whose handler returns does not end it."""
         if self.in_executor:
             self.ahead_us += max(1, -int(-seconds * 1_000_000 // 1))
             return
         place = ""
         if seconds * 1e6 >= HELD_US:
             place = place_in(stack_of(sys._getframe(2)))
+        until_us = first_us(self.time() + seconds)
         self.ask("sleep", seconds, place)
+        while self.now_us < until_us:
+            self.ask("sleep", (until_us - self.now_us) / 1e6, "")
 
     def here(self) -> WorldLink:
         """Return what has the name of this host."""
@@ -151,6 +163,7 @@ class Originals:
     setitimer = staticmethod(signal.setitimer)
     raise_signal = staticmethod(signal.raise_signal)
     signal = staticmethod(signal.signal)
+    end = staticmethod(os._exit)
 
 
 class OwnProcess(WorldProcess):
@@ -181,16 +194,24 @@ class OwnMachine(Machine):
             self.touched[f"{what} at {place}"] = None
 
     def watch_files(self) -> None:
-        """Note files that are opened during imports."""
+        """Note files and folders that imports use."""
         self._state = random.getstate()
+        getcwd = os.getcwd
 
         def hear(event: str, arguments: tuple[Any, ...]) -> None:
-            if event == "open" and isinstance(self.loop, _Importing):
-                path = os.fspath(arguments[0]) if isinstance(arguments[0], str | os.PathLike) else ""
-                if path and not str(path).endswith((".py", ".pyc", ".so")) and ".pyc." not in str(path):
-                    self.touch(f"it opens {path}")
+            if event not in _FILES or not isinstance(self.loop, _Importing):
+                return
+            path = str(arguments[0]) if isinstance(arguments[0], str | os.PathLike) else ""
+            by_import = sys._getframe(1).f_code.co_filename.startswith(_IMPORTS)
+            if path not in ("", ":memory:") and not by_import and not path.endswith((".py", ".pyc", ".so")):
+                self.touch(f"it opens {path}" if event == "open" else f"it uses {path}")
+
+        def look() -> str:
+            self.touch("it asks for the working directory")
+            return getcwd()
 
         sys.addaudithook(hear)
+        vars(os)["getcwd"] = look
 
     def imported(self) -> None:
         """End the imports."""
@@ -209,6 +230,16 @@ class OwnMachine(Machine):
         self.touch("it reads the clock")
         return super().now_us()
 
+    def urandom(self, size: int) -> bytes:
+        """Return random bytes."""
+        self.touch("it draws random numbers")
+        return super().urandom(size)
+
+    def seed(self) -> int:
+        """Return the seed of a generator of random numbers."""
+        self.touch("it draws random numbers")
+        return super().seed()
+
     def socket(self, *arguments: Any, **options: Any) -> Any:
         """Return a new socket."""
         return RemoteSocket(self.loop, *arguments, **options)
@@ -217,7 +248,9 @@ class OwnMachine(Machine):
         """Return what `select.poll` does."""
         return RemotePoll(self.loop)
 
-    epoll = poll
+    def epoll(self) -> Any:
+        """Return what `select.epoll` does."""
+        return RemoteEpoll(self.loop)
 
     def select(self, wanted: tuple[Iterable[Any], ...], timeout: float | None) -> Any:
         """Do what `select.select` does."""
@@ -254,7 +287,10 @@ def _number(item: Any) -> int:
 
 
 class RemotePoll:
-    """The object that `select.poll()` and `select.epoll()` return in the process of a program."""
+    """The object that `select.poll()` returns in the process of a program."""
+
+    per_second = 1_000
+    """The unit of timeouts."""
 
     def __init__(self, link: WorldLink) -> None:
         self._link = link
@@ -271,13 +307,19 @@ class RemotePoll:
         del self._masks[_number(fd)]
 
     def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-        """Return the sockets that are ready; `timeout` is in milliseconds, as `select.poll` has it."""
-        seconds = None if timeout is None or timeout < 0 else timeout / 1_000
+        """Return the sockets that are ready, at most after the timeout."""
+        seconds = None if timeout is None or timeout < 0 else timeout / self.per_second
         return self._link.poll(seconds, list(self._masks.items()))
 
     def close(self) -> None:
         """Forget all."""
         self._masks.clear()
+
+
+class RemoteEpoll(RemotePoll):
+    """The object that `select.epoll()` returns. Its timeouts are in seconds."""
+
+    per_second = 1
 
 
 _PASSED_ON: Final = frozenset(
@@ -570,6 +612,8 @@ def take_event_loops_over(link: WorldLink) -> None:
         policy: Any = asyncio.get_event_loop_policy()
         type(policy)._loop_factory = OwnLoop
         asyncio.set_event_loop(None)
+    kinds = ("SelectorEventLoop", "EventLoop")
+    vars(asyncio).update({each: OwnLoop for each in kinds if hasattr(asyncio, each)})
     uvloop: Any = types.ModuleType("uvloop")
     uvloop.Loop, uvloop.new_event_loop = OwnLoop, OwnLoop
     uvloop.install, uvloop.run, uvloop.EventLoopPolicy = _install, asyncio.run, type(policy)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.embedded.settings import whole
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.world import wire
 from fencepost.simulation.world.crashes import Crash
@@ -25,6 +26,7 @@ from fencepost.simulation.world.folder import host_folder, started_in
 from fencepost.simulation.world.processes import PROCESS, SignalHandler, WorldProcess
 from fencepost.simulation.world.programs import NotAProgram
 from fencepost.simulation.world.readiness import events_of
+from fencepost.simulation.world.shaking import shaken_by
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.standstill import StandsStill
 from fencepost.simulation.world.telling import HeldLoop
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 _NAME: Final = re.compile(r"[A-Za-z_][\w.]*(:[A-Za-z_][\w.]*)?")
 _ALWAYS: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _CANCELLED: Final = "CancelledError"
+_OF_PYTEST: Final = "PYTEST_CURRENT_TEST"
+"""A variable that differs in each test, and is no part of a program's surroundings."""
 _CALLS: Final = frozenset(
     {
         "accept",
@@ -74,14 +78,20 @@ class EndedByError(Exception):
         self.add_note(told["text"])
 
 
-def check_named(name: str, program: str, arguments: tuple[Any, ...]) -> None:
-    """Check that a program by its name can be started.
+def check_named(name: str, program: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
+    """Check that a program by its name can be started; return the port on which to serve it.
 
     :raises FencepostError: if it can't.
     """
     if not _NAME.fullmatch(program):
         raise FencepostError(
             f'process({name!r}, {program!r}): expected a name such as "orders.main:run" or "orders.main"'
+        )
+    port = whole("port", options.pop("port", 8000), 1, 65_535)
+    if options:
+        raise FencepostError(
+            f"process({name!r}, {program!r}, {next(iter(options))}=...): a program by its name takes "
+            "arguments without names; the only option is port="
         )
     if not hasattr(os, "fork") or not Path("/proc/self").exists():
         raise FencepostError(f"process({name!r}, {program!r}): processes of their own need Linux")
@@ -92,6 +102,7 @@ def check_named(name: str, program: str, arguments: tuple[Any, ...]) -> None:
             f"process({name!r}, {program!r}, ...): arguments of a program in its own process are plain data, "
             f"such as numbers, text and lists of them; got {arguments!r}"
         ) from None
+    return port
 
 
 async def run_named(
@@ -109,9 +120,9 @@ async def run_named(
     spec = ProgramSpec(
         module=module,
         attribute=attribute,
-        path=tuple(sys.path),
+        path=tuple(os.path.join(started_in(), each) for each in sys.path),
         folder=started_in(),
-        environment=tuple(sorted(os.environ.items())),
+        environment=tuple(sorted(each for each in os.environ.items() if each[0] != _OF_PYTEST)),
     )
     birth = Birth(
         host=host.name,
@@ -122,11 +133,15 @@ async def run_named(
         arguments=arguments,
         port=port,
         logs=logs,
+        shaken_by=shaken_by(),
     )
     try:
         fd, pid, why = start_process(spec, birth)
-    except (FencepostError, EOFError) as error:
-        raise NotAProgram(f"process({host.name!r}, {program!r}): {error}") from None
+    except (EOFError, OSError):
+        raise NotAProgram(
+            f"process({host.name!r}, {program!r}): the process that imports it has died; what it wrote to "
+            "stderr says why"
+        ) from None
     if why:
         world.imported_anew[program] = why
     own = _OwnProcess(world, process, fd, pid)
@@ -204,6 +219,10 @@ class _OwnProcess:
     def _ended(self, kind: str, value: Any) -> None:
         """Raise what has ended it, unless that is no error."""
         self.kill()
+        if kind == "refused":
+            raise OutsideWorld(value)
+        if kind == "no program":
+            raise NotAProgram(value)
         if kind == "error" and not (self._was_signalled and value["error"] == _CANCELLED):
             raise EndedByError(value)
         if kind == "exit" and value not in (None, 0):
@@ -225,6 +244,8 @@ class _OwnProcess:
             kind, value = "errno", error.errno or errno.EIO
         except OutsideWorld as error:
             kind, value = "refused", str(error)
+        except (TypeError, ValueError, OverflowError) as error:  # of wrong arguments
+            kind, value = "wrong", error
         process = self._process
         orders = None
         if process.busy_until_us or process.callback_takes_us or process.callback_fails:
@@ -289,7 +310,10 @@ class _OwnProcess:
                 program=self._process.host.name, at_us=self._loop.now_us, lasts_us=lasts_us, place=place
             )
             self._loop.held.append(held)
-        await asyncio.sleep(seconds)
+        if seconds <= 0:
+            await asyncio.sleep(0)
+        elif not self._signals:
+            await self._wait(seconds, [])
 
     async def _open(self, family: int, kind: int, proto: int) -> int:
         sock = VirtualSocket(family, kind, proto, loop=self._loop, host=self._process.host)

@@ -5,6 +5,7 @@ Inputs and outputs are matched by an identity that the test names. It needs no r
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -157,13 +158,33 @@ class OutputRule:
 
 def _identity(name: str, key: Any) -> Identity:
     if key is None:
-        return lambda record: record.key
-    if not callable(key):
+        return _key_of
+    if not callable(key) or inspect.iscoroutinefunction(key):
         raise FencepostError(
             f"outputs({name}={key!r}): expected a function that takes a record and returns what identifies it"
         )
-    found: Identity = key
-    return found
+
+    def identify(record: ReadRecord) -> Hashable:
+        found: Hashable = key(record)
+        try:
+            hash(found)
+        except TypeError:
+            raise FencepostError(
+                f"outputs({name}=...): the function returns {found!r} for {name_of(record)}; expected text, "
+                "bytes, a number, or a tuple of these"
+            ) from None
+        return found
+
+    return identify
+
+
+def _key_of(record: ReadRecord) -> Hashable:
+    if record.key is None:
+        raise FencepostError(
+            f"outputs(): {name_of(record)} has no key, so nothing says which records belong together; name a "
+            "function of a record that does, as in key=lambda record: record.value"
+        )
+    return record.key
 
 
 def name_of(record: ReadRecord) -> str:

@@ -77,6 +77,14 @@ class Machine:
             self._read_us = self.loop.here_us
         return here_us
 
+    def urandom(self, size: int) -> bytes:
+        """Return random bytes."""
+        return self.random.randbytes(size)
+
+    def seed(self) -> int:
+        """Return the seed of a generator of random numbers."""
+        return self.seeds.getrandbits(64)
+
     def socket(self, *arguments: Any, **options: Any) -> Any:
         """Return a new socket on the host of the program that runs."""
         return VirtualSocket(*arguments, loop=self.loop, host=self.loop.network.here(), **options)
@@ -196,7 +204,7 @@ def _sleep(seconds: float) -> None:
 
 def _urandom(size: int) -> bytes:
     machine = _machine()
-    return _Real.urandom(size) if machine is None else machine.random.randbytes(size)
+    return _Real.urandom(size) if machine is None else machine.urandom(size)
 
 
 def _getrandom(size: int, flags: int = 0) -> bytes:
@@ -205,7 +213,7 @@ def _getrandom(size: int, flags: int = 0) -> bytes:
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
     if a is None and (machine := _machine()) is not None and self is not machine.seeds:
-        a = machine.seeds.getrandbits(64)
+        a = machine.seed()
     _Real.seed(self, a, version)
 
 
@@ -429,9 +437,6 @@ _OF_A_PROCESS: Final = frozenset(
         asyncio.new_event_loop,
         os._exit,
         os.abort,
-        signal.alarm,
-        signal.setitimer,
-        signal.pause,
     }
 )
 """Functions that a program in its own process may call as on a machine."""

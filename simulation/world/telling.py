@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -117,7 +118,9 @@ def session_lines(rows: Sequence[Row], names: Mapping[str, str], held: Sequence[
 def _concerns(fault: str, program: str) -> bool:
     """Return true if a fault may keep heartbeats of a program from its coordinator."""
     kind, _, target = fault.partition(" ")
-    return program in target if kind in _CUTS else kind.startswith(_OF_BROKERS)
+    if kind in _CUTS:
+        return re.search(rf"(?<![\w.-]){re.escape(program)}(?![\w.-])", target) is not None
+    return kind.startswith(_OF_BROKERS)
 
 
 def _short(lines: list[str]) -> list[str]:

@@ -13,26 +13,34 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.util
 import inspect
 import os
 import runpy
 import signal
 import subprocess
 import sys
+import tempfile
 import traceback
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
-from fencepost.simulation.world.folder import say_started_in
+from fencepost.simulation.world.folder import import_folder, say_started_in
 from fencepost.simulation.world.places import is_of_user
+from fencepost.simulation.world.shaking import shake
 
 _ARGUMENT: Final = "--serve"
 _FD: Final = 0
+_MOST_TEMPLATES: Final = 16
+_IMPORT_CPU_S: Final = 30.0
+_ASGI: Final = ["scope", "receive", "send"]
+"""The parameters of a function that is an ASGI application."""
 
 
 class ProgramSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +71,8 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
     arguments: tuple[Any, ...]
     port: int
     logs: bool
+    shaken_by: int
+    """The seed for the addresses of objects; 0 if they stay as the template has them."""
 
 
 class _First:
@@ -119,22 +129,24 @@ _POPEN: Final = subprocess.Popen.__init__
 
 
 def start_process(spec: ProgramSpec, birth: Birth) -> tuple[int, int, str]:
-    """Start a process of a program; return the descriptor of the way to it, its id, and what was imported
-    anew, with the reason.
+    """Start a process of a program; return the descriptor of the way to it, its id, and the reason why it
+    imports the program anew.
 
-    :raises FencepostError: if the program can't be imported.
+    :raises EOFError: if its template has died.
+    :raises OSError: if the process that forks templates has died.
     """
     first = _first()
     mine, other = wire.Pair.make()
-    wire.write(first.fileno(), (spec, birth))
-    wire.pass_on(first, other.fileno())
-    other.close()
-    way = mine.detach()
-    kind, value, why = wire.read(way)
-    if kind != "pid":
-        os.close(way)
-        raise FencepostError(value)
-    return way, value, why
+    try:
+        wire.write(first.fileno(), (spec, birth))
+        wire.pass_on(first, other.fileno())
+        other.close()
+        pid, why = wire.read(mine.fileno())
+    except (EOFError, OSError):
+        mine.close()
+        other.close()
+        raise
+    return mine.detach(), pid, why
 
 
 # -- the first process, and templates -----------------------------------------------------------------
@@ -158,24 +170,30 @@ def _serve(sock: Any) -> None:
     while True:
         spec, birth = wire.read(sock.fileno())
         if spec not in templates:
-            templates[spec] = _template(spec, [sock, *templates.values()])
+            if len(templates) == _MOST_TEMPLATES:
+                templates.pop(next(iter(templates))).close()  # which ends it
+            place = import_folder(birth.folder, spec.folder)
+            templates[spec] = _template(spec, place, [sock, *templates.values()])
         fd = wire.take(sock)  # only now: a template would keep it open
-        wire.write(templates[spec].fileno(), birth)
-        wire.pass_on(templates[spec], fd)
+        try:
+            wire.write(templates[spec].fileno(), birth)
+            wire.pass_on(templates[spec], fd)
+        except OSError:  # it has died
+            templates.pop(spec).close()
         os.close(fd)
 
 
-def _template(spec: ProgramSpec, others: Sequence[Any]) -> Any:
+def _template(spec: ProgramSpec, place: str, others: Sequence[Any]) -> Any:
     """Fork the template of a program, and return the way to it."""
-    way, found = _fork_template(spec, others, libraries=None)
+    way, found = _fork_template(spec, place, others, libraries=None)
     if found is None:
         return way
     way.close()
-    return _fork_template(spec, others, libraries=found)[0]
+    return _fork_template(spec, place, others, libraries=found)[0]
 
 
 def _fork_template(
-    spec: ProgramSpec, others: Sequence[Any], libraries: tuple[str, list[str]] | None
+    spec: ProgramSpec, place: str, others: Sequence[Any], libraries: tuple[str, list[str]] | None
 ) -> tuple[Any, tuple[str, list[str]] | None]:
     """Fork a template. If the import of the program depends on more than code, return why, and the libraries
     that it has loaded."""
@@ -185,23 +203,26 @@ def _fork_template(
         try:
             for each in (mine, *others):
                 each.close()
-            _be_template(spec, other, libraries)
+            _be_template(spec, place, other, libraries)
         except EOFError:
             os._exit(0)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
     other.close()
-    return mine, wire.read(mine.fileno())
+    try:
+        return mine, wire.read(mine.fileno())
+    except EOFError:
+        return mine, ("its import ends the process", [])
 
 
-def _be_template(spec: ProgramSpec, sock: Any, libraries: tuple[str, list[str]] | None) -> None:
+def _be_template(spec: ProgramSpec, place: str, sock: Any, libraries: tuple[str, list[str]] | None) -> None:
     """Import what processes of a program share, and fork them."""
-    from fencepost.simulation.world.inner import OwnMachine
+    from fencepost.simulation.world.inner import Originals, OwnMachine
     from fencepost.simulation.world.substitutes import substituted
 
     sys.path[:] = spec.path
-    os.chdir(spec.folder)
+    os.chdir(place)
     say_started_in(spec.folder)
     os.environ.clear()
     os.environ.update(spec.environment)
@@ -210,8 +231,11 @@ def _be_template(spec: ProgramSpec, sock: Any, libraries: tuple[str, list[str]] 
     with substituted(machine, is_own_process=True):
         if libraries is None:
             machine.watch_files()
+            Originals.signal(signal.SIGPROF, _interrupt)
+            Originals.setitimer(signal.ITIMER_PROF, _IMPORT_CPU_S)
             with _unheard():
                 why = _imports(spec, machine)
+            Originals.setitimer(signal.ITIMER_PROF, 0)
             if why:
                 loaded = [name for name in sys.modules if not is_of_user(sys.modules[name])]
                 wire.write(sock.fileno(), (why, loaded))
@@ -223,6 +247,7 @@ def _be_template(spec: ProgramSpec, sock: Any, libraries: tuple[str, list[str]] 
                 except BaseException:
                     continue  # it is no module of its own
         wire.write(sock.fileno(), None)
+        os.chdir(spec.folder)
         gc.collect()
         gc.freeze()
         while True:
@@ -232,6 +257,14 @@ def _be_template(spec: ProgramSpec, sock: Any, libraries: tuple[str, list[str]] 
                 sock.close()
                 _live(spec, birth, machine, fd, why)
             os.close(fd)
+
+
+class _Endless(BaseException):
+    """Raised in an import that does not end."""
+
+
+def _interrupt(*_: object) -> None:
+    raise _Endless
 
 
 @contextlib.contextmanager
@@ -257,6 +290,8 @@ def _imports(spec: ProgramSpec, machine: Any) -> str:
     """Import a program, and return why it must be imported anew by each process; "" if it need not be."""
     try:
         importlib.import_module(spec.module)
+    except _Endless:
+        return f"its import takes more than {_IMPORT_CPU_S:g} s of CPU time"
     except BaseException as error:
         return f"its import raises {type(error).__name__} outside of a world: {error}"
     machine.imported()
@@ -282,10 +317,15 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
     link = WorldLink(fd, birth.host, birth.address)
+    tempfile.tempdir = None  # that of a library's import
+    sys.breakpointhook = lambda *_, **__: None
+    vars(os)["_exit"] = partial(_end_at_once, fd)
     link.process = OwnProcess(link, birth.number, leave=_leave, kill=_leave)  # type: ignore[arg-type]
     PROCESS.set(link.process)
-    wire.write(fd, ("pid", _pid(), why))
+    wire.write(fd, (_pid(), why))
     Originals.signal(signal.SIGPROF, link.spins)
+    if birth.shaken_by:
+        shake(birth.shaken_by)
     machine.begin(link, Draws(birth.seed), f"{birth.host}/{birth.number}")
     take_event_loops_over(link)
     link.ask("begin")
@@ -293,14 +333,20 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
     try:
         _run(spec, birth)
     except SystemExit as raised:
-        end = ("exit", raised.code)
+        code = raised.code
+        end = ("exit", code if code is None else int(code) if isinstance(code, int) else str(code))
+    except OutsideWorld as error:
+        end = ("refused", str(error))
+    except _NoProgram as error:
+        end = ("no program", f"process({birth.host!r}, {spec.name!r}): {error}")
     except BaseException as error:
         end = ("error", told_error(error))
         traceback.print_exc()
     try:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(Exception):  # of handlers, and of streams that the program has closed
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
         wire.write(fd, ("end", *end))
     finally:
         _Originals.end(0)
@@ -308,6 +354,11 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
 
 def _pid() -> int:
     return int(os.readlink("/proc/self"))
+
+
+def _end_at_once(fd: int, status: int) -> None:
+    wire.write(fd, ("end", "exit", status))
+    _Originals.end(status)
 
 
 def _leave(*_: object) -> None:
@@ -328,18 +379,28 @@ def told_error(error: BaseException) -> dict[str, Any]:
     }
 
 
+class _NoProgram(Exception):
+    """Raised if there is no program of a name."""
+
+
 def _run(spec: ProgramSpec, birth: Birth) -> None:
     """Run a program as its kind is run in production."""
+    sys.argv = [spec.module]
+    _check_module(spec.module)
     if not spec.attribute:
-        sys.argv = [spec.module, *map(str, birth.arguments)]
+        sys.argv += map(str, birth.arguments)
         runpy.run_module(spec.module, run_name="__main__", alter_sys=True)
         return
     found: Any = importlib.import_module(spec.module)
     for part in spec.attribute.split("."):
+        if not hasattr(found, part):
+            raise _NoProgram(f"{spec.module} has no {spec.attribute!r}; expected a function or application")
         found = getattr(found, part)
     kinds = {f"{each.__module__.partition('.')[0]}.{each.__name__}" for each in type(found).__mro__}
     if "faststream.FastStream" in kinds:
         asyncio.run(found.run())
+    elif inspect.isfunction(found) and [*inspect.signature(found).parameters] == _ASGI:
+        _serve_http(found, birth.port)
     elif inspect.iscoroutinefunction(found):
         asyncio.run(found(*birth.arguments))
     elif inspect.isroutine(found) or inspect.isclass(found):
@@ -349,9 +410,18 @@ def _run(spec: ProgramSpec, birth: Birth) -> None:
     elif callable(found):
         _serve_http(found, birth.port)
     else:
-        raise FencepostError(
-            f"{spec.name}: {found!r} is no function, FastStream application or ASGI application"
-        )
+        raise _NoProgram(f"{found!r} is no function, FastStream application or ASGI application")
+
+
+def _check_module(name: str) -> None:
+    try:
+        found = importlib.util.find_spec(name)
+    except ModuleNotFoundError as error:
+        if not name.startswith(f"{error.name}."):
+            raise  # a module that the package imports
+        found = None
+    if found is None:
+        raise _NoProgram(f"there is no module {name!r}; expected one on the test's sys.path")
 
 
 async def _awaited(work: Any) -> Any:
@@ -360,6 +430,8 @@ async def _awaited(work: Any) -> Any:
 
 def _serve_http(app: Any, port: int) -> None:
     """Run an ASGI application by uvicorn."""
+    if importlib.util.find_spec("uvicorn") is None:
+        raise _NoProgram("an ASGI application is served by uvicorn, which is not installed; install it")
     uvicorn: Any = importlib.import_module("uvicorn")
     uvicorn.run(app, host="0.0.0.0", port=port)
 
@@ -369,4 +441,6 @@ if __name__ == "__main__" and _ARGUMENT in sys.argv:
 
     from fencepost.simulation.world.template import _serve_and_end as serve
 
-    serve(_socket.socket(fileno=_FD))
+    sock = _socket.socket(fileno=os.dup(_FD))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), _FD)  # programs have an empty stdin
+    serve(sock)

@@ -217,8 +217,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """
         check_name(name, self.network.has_name)
         if isinstance(function, str):
-            check_named(name, function, args)
-            named = partial(run_named, self, function, args, kwargs.pop("port", 8000), logs=self.shows_logs)
+            port = check_named(name, function, args, kwargs)
+            named = partial(run_named, self, function, args, port, logs=self.shows_logs)
             return self._start(name, named)
         if not callable(function):
             raise FencepostError(f"process({name!r}, {function!r}): expected a coroutine function")

@@ -9,15 +9,18 @@ import contextlib
 import logging
 import os
 import random
+import selectors
 import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from pathlib import Path
 from typing import Any
 
+import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 log = logging.getLogger(__name__)
@@ -167,6 +170,70 @@ async def counts_early_timers() -> None:
         loop.call_at(when, fires, fired)
         early += await fired < when
     await tell(early)
+
+
+def sees_its_machine() -> None:
+    """Use what services use, and their debuggers."""
+    breakpoint()
+    begin = time.monotonic()
+    selectors.DefaultSelector().select(5)
+    waited_s = time.monotonic() - begin
+    with contextlib.suppress(ValueError):
+        socket.socket().connect(("kafka", "port"))
+        waited_s = 0
+    with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+        runner.run(tell(sys.argv, repr(sys.stdin.read()), waited_s))
+
+
+def sleeps_on() -> None:
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    time.sleep(5)
+    asyncio.run(tell(time.monotonic() >= 5))
+
+
+def exits_at_once(status: int) -> None:
+    os._exit(status)
+
+
+def closes_its_output() -> None:
+    sys.stdout.close()
+    raise LookupError("no such order")
+
+
+def starts_a_thread() -> None:
+    threading.Thread(target=print).start()
+
+
+def pauses() -> None:
+    signal.pause()
+
+
+class Thing:
+    """Hashes by its address."""
+
+
+async def sends_in_the_order_of_addresses() -> None:
+    things = [Thing() for _ in range(200)]
+    _, writer = await asyncio.open_connection("kafka", 9092)
+    for thing in set(things):
+        writer.write(b"x" * (1 + things.index(thing)))
+        await asyncio.sleep(0.01)
+
+
+async def web(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application without a framework."""
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"hello"})
+
+
+async def asks_the_web(host: str) -> None:
+    async with httpx.AsyncClient() as client:
+        while True:
+            with contextlib.suppress(httpx.TransportError):
+                await tell((await client.get(f"http://{host}:8080/")).text)
+                return
+            await asyncio.sleep(0.2)
 
 
 async def idle() -> None:

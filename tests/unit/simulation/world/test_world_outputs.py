@@ -105,6 +105,31 @@ def test_world_settles_when_outputs_are_there() -> None:
     assert result.virtual_seconds > 80
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "outputs(): orders-0 offset 0 has no key, so nothing says which records belong together"),
+        (
+            {"key": lambda record: [record.value]},
+            "outputs(key=...): the function returns [b'order 0'] for orders-0",
+        ),
+    ],
+)
+def test_records_without_an_identity_are_refused(options: dict[str, Any], said: str) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.outputs("invoices", of="orders", **options)
+        await world.produce("orders", ORDERS[0])
+        await world.settled()
+
+    (violation,) = run_simulated(test, topics=TOPICS, faults=()).violations
+    assert violation.invariant == "raised FencepostError"
+    assert violation.message.startswith(said)
+
+
+async def never_a_key(record: Any) -> None:
+    """No function that returns an identity."""
+
+
 def test_aborted_records_and_keys_of_inputs_are_known() -> None:
     async def writer() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id="t")
@@ -129,6 +154,7 @@ def test_aborted_records_and_keys_of_inputs_are_known() -> None:
         ("bills", {"of": "orders"}, "there is no topic 'bills'"),
         ("invoices", {"of": "order"}, "there is no topic 'order'"),
         ("invoices", {"of": "orders", "key": "id"}, r"outputs\(key='id'\): expected a function"),
+        ("invoices", {"of": "orders", "of_key": never_a_key}, r"outputs\(of_key=.*\): expected a function"),
         (
             "invoices",
             {"of": "orders", "claims": ["once"]},

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost import FencepostError, SimulatedWorld, WorldResult, run_simulated
+from fencepost import FencepostError, SimulatedWorld, SimulationFailed, WorldResult, run_simulated
+from fencepost.simulation.world import wire
+from fencepost.simulation.world.inner import OwnProcess, WorldLink
 from fencepost.simulation.world.run import run_world
 
 pytestmark = pytest.mark.processes
@@ -108,6 +110,7 @@ def test_sleep_takes_virtual_time_and_holds_the_loop() -> None:
     assert "own_programs.py:" in held.place
     assert told("sleeps_in_a_thread")[0] == ["3.0"]
     assert told("counts_early_timers")[0] == ["0"]
+    assert told("sees_its_machine")[0] == [f"['{HERE}'] '' 5.0"]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +130,25 @@ def test_sigterm_reaches_the_programs_handler(program: str, said: bytes | None) 
     assert result.crashes == []
 
 
+@pytest.mark.parametrize(("program", "lasts_s"), [("sleeps", 1), ("sleeps_on", 5)])
+def test_sigterm_ends_a_sleep_unless_a_handler_returns(program: str, lasts_s: float) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:{program}", *([1000] if program == "sleeps" else []))
+        await asyncio.sleep(1)
+        await worker.stop()
+        assert lasts_s <= world.loop.time() < lasts_s + 1
+        assert [each.value for each in world.records("told")] == [b"True"] * (program == "sleeps_on")
+
+    result = play(test)
+    assert result.violations == []
+    assert result.crashes == []
+
+
 @pytest.mark.parametrize(
     ("program", "arguments", "error", "message"),
     [
+        ("exits_at_once", (3,), "SystemExit", "3"),
+        ("closes_its_output", (), "LookupError", "no such order"),
         ("fails", (), "LookupError", "no such order"),
         ("exits", (3,), "SystemExit", "3"),
         ("kills_itself", (), "SystemExit", "ended by a signal"),
@@ -156,6 +175,7 @@ def test_crash_is_told_with_its_place(
 
 def test_exit_with_status_0_is_an_end() -> None:
     assert told("exits", 0)[1].crashes == []
+    assert told("exits_at_once", 0)[1].crashes == []
 
 
 @pytest.mark.parametrize("program", ["spins", "never_returns"])
@@ -169,10 +189,17 @@ def test_program_that_spins_is_told_with_its_line(program: str) -> None:
 # -- the network -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("program", "said"), [("asks", b"hello"), ("asks_and_blocks", b"blocking True")])
-def test_programs_reach_each_other(program: str, said: bytes) -> None:
+@pytest.mark.parametrize(
+    ("program", "server", "said"),
+    [
+        ("asks", "echoes", b"hello"),
+        ("asks_and_blocks", "echoes", b"blocking True"),
+        ("asks_the_web", "web", b"hello"),
+    ],
+)
+def test_programs_reach_each_other(program: str, server: str, said: bytes) -> None:
     async def test(world: SimulatedWorld) -> None:
-        world.process("server", f"{HERE}:echoes")
+        world.process("server", f"{HERE}:{server}", port=8080)
         await world.process("client", f"{HERE}:{program}", "server").ended()
         assert [each.value for each in world.records("told")] == [said]
 
@@ -192,6 +219,13 @@ def test_programs_reach_each_other(program: str, said: bytes) -> None:
         ("NUMBER = open('settings.txt').read()", "it opens settings.txt at "),
         ("import socket; NUMBER = socket.socket()", "its import raises OutsideWorld outside of a world"),
         ("import os; NUMBER = os.environ.get('SHOP')", None),
+        ("import uuid; NUMBER = uuid.uuid4()", "it draws random numbers at "),
+        ("import os; NUMBER = os.getcwd()", "it asks for the working directory at "),
+        ("import os; os.makedirs('data'); NUMBER = open('data/x', 'w')", "it uses data at "),
+        (
+            "import sqlite3; NUMBER = sqlite3.connect('orders.db').execute('create table o(i)')",
+            "orders.db at ",
+        ),
     ],
 )
 def test_import_that_depends_on_more_than_code_is_made_anew(
@@ -217,7 +251,9 @@ def test_import_that_depends_on_more_than_code_is_made_anew(
         assert result.imported_anew == {}
     else:
         assert reason in result.imported_anew["imported_service:run"]
-    if "environ" in line or "open" in line:
+    assert not (tmp_path / "data").exists()  # an import changes no real folder
+    assert not (tmp_path / "orders.db").exists()
+    if "environ" in line or "settings" in line:
         assert found == [b"here" if "environ" in line else b"settings"]
 
 
@@ -225,35 +261,71 @@ def test_import_that_depends_on_more_than_code_is_made_anew(
 
 
 @pytest.mark.parametrize(
-    ("program", "arguments", "said"),
+    ("program", "options", "said"),
     [
-        ("orders main", (), 'expected a name such as "orders.main:run" or "orders.main"'),
-        (f"{HERE}:idle", (object(),), "arguments of a program in its own process are plain data"),
+        ("orders main", {}, 'expected a name such as "orders.main:run" or "orders.main"'),
+        (f"{HERE}:idle", {}, "arguments of a program in its own process are plain data"),
+        (
+            f"{HERE}:idle",
+            {"customer": 2},
+            r"customer=...\): a program by its name takes arguments without names",
+        ),
+        (f"{HERE}:idle", {"port": "80"}, "port='80': expected a whole number, 1 to 65535"),
     ],
 )
-def test_wrong_programs_are_refused(program: str, arguments: tuple[object, ...], said: str) -> None:
+def test_wrong_programs_are_refused(program: str, options: dict[str, Any], said: str) -> None:
     async def test(world: SimulatedWorld) -> None:
         with pytest.raises(FencepostError, match=said):
-            world.process("worker", program, *arguments)
+            world.process("worker", program, *(() if options else (object(),)), **options)
 
     assert play(test).violations == []
 
 
 @pytest.mark.parametrize(
-    ("program", "error"),
+    ("program", "said"),
     [
-        ("no_such_module:run", "ModuleNotFoundError"),
-        (f"{HERE}:nothing", "AttributeError"),
-        (f"{HERE}:application", "FencepostError"),
+        ("no_such_module:run", "there is no module 'no_such_module'; expected one on the test's sys.path"),
+        ("no_such.module", "there is no module 'no_such.module'"),
+        (f"{HERE}:nothing", f"{HERE} has no 'nothing'; expected a function or application"),
+        (f"{HERE}:application", "is no function, FastStream application or ASGI application"),
+        (f"{HERE}:starts_a_thread", "threading.Thread.start() can't run in a simulated world"),
+        (f"{HERE}:pauses", "signal.pause() can't run in a simulated world"),
     ],
 )
-def test_program_that_is_not_there_is_told(program: str, error: str) -> None:
+def test_program_that_is_not_there_or_leads_out_ends_the_run(program: str, said: str) -> None:
     async def test(world: SimulatedWorld) -> None:
-        worker = world.process("worker", program)
+        world.process("worker", program)
+        await asyncio.sleep(60)
+
+    (violation,) = play(test).violations
+    assert violation.invariant in ("raised NotAProgram", "raised OutsideWorld")
+    assert said in violation.message
+
+
+def test_import_that_ends_its_process_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "ends_itself.py").write_text("import os\nos._exit(3)\n")
+
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", "ends_itself:run")
         await worker.ended()
         await worker.stop()
 
-    assert play(test).crashes[0].error == error
+    assert [each.message for each in play(test).crashes] == ["3"]
+    assert told("plain")[0] == [f"plain {HERE}"]
+
+
+def test_later_fault_keeps_an_earlier_one() -> None:
+    mine, other = wire.Pair.make()
+    link = WorldLink(mine.fileno(), "worker", "10.0.0.1")
+    link._moved_us = 0  # which would start a timer
+    process = link.process = OwnProcess(link, 1, leave=print, kill=print)  # type: ignore[arg-type]
+    for orders in ((5, 0, False), (0, 7, False), (0, 0, True)):
+        wire.write(other.fileno(), ("value", None, 0, [], orders))
+        link.ask("begin")
+    assert (process.busy_until_us, process.callback_takes_us, process.callback_fails) == (5, 7, True)
+    mine.close()
+    other.close()
 
 
 # -- judged as deployed ------------------------------------------------------------------------------
@@ -284,6 +356,18 @@ async def orders_have_invoices(world: SimulatedWorld) -> None:
         await world.produce("orders", "order", key=f"{number}")
         await asyncio.sleep(1)
     await world.settled()
+
+
+@fencepost.simulated(seeds=1, topics=TOPICS, faults=())
+async def follows_addresses(world: SimulatedWorld) -> None:
+    await world.process("worker", f"{HERE}:sends_in_the_order_of_addresses").ended()
+    pytest.fail("it is over")
+
+
+def test_repeat_has_other_addresses_in_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SimulationFailed, match="not repeatable: 5 runs of the seed gave 5 different digests"):
+        follows_addresses.simulated.check()
 
 
 def test_digest_is_one_in_repeats_folders_and_processes(

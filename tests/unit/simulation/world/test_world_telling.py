@@ -15,6 +15,7 @@ import fencepost
 from fencepost import SimulatedWorld, SimulationFailed
 from fencepost.simulation.world.failure import explain
 from fencepost.simulation.world.run import run_world
+from fencepost.simulation.world.telling import _concerns
 from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
 
 HERE = "test_world_telling.py"
@@ -178,3 +179,9 @@ def test_repeat_has_other_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "This program is not repeatable: 5 runs of the seed gave 5 different digests" in text
     assert "The first difference: at " in text
     assert f"{__name__}.Thing" in text
+
+
+def test_fault_of_a_program_is_not_one_of_a_longer_name() -> None:
+    assert _concerns("partition worker-1, kafka-2", "worker-1")
+    assert not _concerns("partition worker-10, kafka-2", "worker-1")
+    assert _concerns("broker-crash kafka-1", "worker-1")
