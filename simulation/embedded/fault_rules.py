@@ -49,7 +49,7 @@ ADDED_UP: Final = frozenset({FaultAction.DELAY, FaultAction.THROTTLE})
 
 
 class FaultRule(msgspec.Struct, kw_only=True):
-    """A fault of some requests. Each selector that is None stands for all requests."""
+    """A fault of some requests. A selector of None matches every request."""
 
     action: FaultAction = FaultAction.ERROR
     error: ErrorCode | None = None

@@ -33,7 +33,7 @@ _DUMP: Final = (
     'nice "$0" -Xshare:dump "$@" && mv "$ARCHIVE.new" "$ARCHIVE"; rm -f "$ARCHIVE.new" "$ARCHIVE".list-*'
 )
 _BEHIND: Final = f"{{ {_DUMP}; }} &"
-"""The same in a process that outlives its parent, so that nobody need wait for it."""
+"""The same in the background: the process goes on after this one has ended."""
 
 
 class ClassArchive(msgspec.Struct, frozen=True):

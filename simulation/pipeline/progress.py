@@ -142,7 +142,7 @@ class Shares:
         self._at_once = at_once
 
     def of(self, done: int) -> float:
-        """Return the share once so many parts are done. Parts that are under way count half."""
+        """Return the share of the work after `done` parts. Parts that are under way count half."""
         last = len(self._upto) - 1
         finished, begun = self._upto[min(done, last)], self._upto[min(done + self._at_once, last)]
         return (finished + begun) / 2 / (self._upto[-1] or 1.0)

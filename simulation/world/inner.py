@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualFuture, VirtualTask, first_us
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
-from fencepost.simulation.world.loop import WorldLoop, complete
+from fencepost.simulation.world.loop import WorldLoop, run_at_once
 from fencepost.simulation.world.places import place_in, stack_of, user_place
 from fencepost.simulation.world.processes import WorldProcess
 from fencepost.simulation.world.sockets import WINDOW, Address
@@ -542,23 +542,7 @@ class OwnLoop(asyncio.SelectorEventLoop):
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
         """Run the function at once. If it sleeps, the program goes on meanwhile."""
-        future, link = self.create_future(), self._link
-        was_in, before_us = link.in_executor, link.ahead_us
-        link.in_executor = True
-        result, failure = None, None
-        try:
-            result = func(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            failure = error
-        finally:
-            took_us, link.ahead_us, link.in_executor = link.ahead_us - before_us, before_us, was_in
-        if took_us:
-            self.call_later(took_us / 1e6, complete, future, result, failure)
-        else:
-            complete(future, result, failure)
-        return future
+        return run_at_once(self, self._link, func, args)
 
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         """Call back in the loop when the process gets the signal."""

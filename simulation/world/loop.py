@@ -15,7 +15,7 @@ import signal
 import sys
 from asyncio import events, selector_events
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop, first_us
 from fencepost.simulation.world.places import place_in, refusal, stack_of
@@ -67,7 +67,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         """The time for which the running callback has slept or computed, in microseconds."""
         self.held: list[HeldLoop] = []
         """The times for which callbacks have held programs."""
-        self._in_executor = False
+        self.in_executor = False
         self._sockets: dict[int, VirtualSocket] = {}
         self._next_descriptor = _FIRST_DESCRIPTOR
         self._unnamed_tasks = 0
@@ -89,7 +89,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     def sleep_blocking(self, seconds: float) -> None:
         """Let the callback that runs take that much longer, as `time.sleep` does."""
         self.ahead_us = max(self.ahead_us, first_us(self.time() + seconds) - self.now_us)
-        if self.ahead_us >= HELD_US and not self._in_executor and (process := PROCESS.get()) is not None:
+        if self.ahead_us >= HELD_US and not self.in_executor and (process := PROCESS.get()) is not None:
             self._note_held(process)
 
     def _note_held(self, process: WorldProcess) -> None:
@@ -179,24 +179,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
         If it sleeps, the future is done that much later, and the rest of the program goes on meanwhile.
         """
-        future = self.create_future()
-        before_us, was_in_executor = self.ahead_us, self._in_executor
-        self._in_executor = True
-        result, failure = None, None
-        try:
-            result = func(*args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            failure = error
-        finally:
-            self._in_executor = was_in_executor
-        took_us, self.ahead_us = self.ahead_us - before_us, before_us
-        if took_us:
-            self.call_later(took_us / 1e6, complete, future, result, failure)
-        else:
-            complete(future, result, failure)
-        return future
+        return run_at_once(self, self, func, args)
 
     def stop(self) -> None:
         """Let the program that runs leave its loop; without one, end the run."""
@@ -407,6 +390,37 @@ def _process_in(context: contextvars.Context) -> WorldProcess | None:
     if process is not None:
         context.run(PROCESS.set, process)
     return process
+
+
+class ProgramClock(Protocol):
+    """What a program has slept through, and whether a function of an executor runs."""
+
+    ahead_us: int
+    in_executor: bool
+
+
+def run_at_once(
+    loop: asyncio.AbstractEventLoop, clock: ProgramClock, func: Callable[..., Any], args: tuple[Any, ...]
+) -> asyncio.Future[Any]:
+    """Run a function of an executor. The future is done later by the time that the function slept."""
+    future = loop.create_future()
+    before_us, was_in_executor = clock.ahead_us, clock.in_executor
+    clock.in_executor = True
+    result, failure = None, None
+    try:
+        result = func(*args)
+    except (SystemExit, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        failure = error
+    finally:
+        took_us, clock.ahead_us = clock.ahead_us - before_us, before_us
+        clock.in_executor = was_in_executor
+    if took_us:
+        loop.call_later(took_us / 1e6, complete, future, result, failure)
+    else:
+        complete(future, result, failure)
+    return future
 
 
 def complete(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:

@@ -75,9 +75,9 @@ def user_lines(frames: Iterable[FrameType]) -> list[str]:
 
 
 def caller_place(depth: int) -> str:
-    """Return the place of the code that called the function so many calls above the caller of this one.
+    """Return a place in the calls that led here: 0 is in the function that asks, 1 in its caller.
 
-    It is looked for once for each line: records are done often.
+    Each line is looked up once, since records are done often.
     """
     frame = sys._getframe(depth + 1)
     key = frame.f_code, frame.f_lineno

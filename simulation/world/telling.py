@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.programs import Program
 
 HELD_US: Final = 1_000_000
-"""An event loop that stands still for that long is told."""
+"""Time after which the report names an event loop that stands still."""
 _MOST_LINES: Final = 8
 _MOST_TASKS: Final = 10
 _SESSION: Final = "session"
 """The detail of `member.removed` after a session timeout."""
 _REACH_US: Final = 3_000_000
-"""A cause that was over that long before the end of a session is none: members send heartbeats again."""
+"""Time after which a fault that is over no longer explains an ended session: members are heard again."""
 _FOR_EVER: Final = 2**62
 _CUTS: Final = frozenset(
     {"partition", "loss", "slow-link", "lost-request", "lost-response", "disconnect", "slow-callback"}

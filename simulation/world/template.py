@@ -76,7 +76,7 @@ class Birth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _First:
-    """The way to the process that forks templates, if there is one."""
+    """The link to the process that forks templates, if there is one."""
 
     sock: Any = None
 
@@ -97,7 +97,7 @@ def fork_first(closes: int) -> None:
 
 
 def _first() -> Any:
-    """Return the way to the process that forks templates, which is started if there is none."""
+    """Return the link to the process that forks templates; start that process if there is none."""
     if _First.sock is None:
         mine, other = wire.Pair.make()
         _Originals.popen(

@@ -219,7 +219,7 @@ TestMigration = pytest.mark.timeout(120)(MigrationMachine.TestCase)
 
 
 def test_the_only_member_comes_back_with_the_classic_protocol() -> None:
-    """It has its new target with the response: nobody is left who would have to join again."""
+    """The response has its new target, and no other member has to join again."""
     machine = MigrationMachine()
     machine.start(policy="bidirectional", modern="last", classic=3)
     machine.leave(0, False)
