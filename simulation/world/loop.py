@@ -393,7 +393,7 @@ def _process_in(context: contextvars.Context) -> WorldProcess | None:
 
 
 class ProgramClock(Protocol):
-    """What a program has slept through, and whether a function of an executor runs."""
+    """The time that a program has slept ahead, and whether a function of an executor runs."""
 
     ahead_us: int
     in_executor: bool
