@@ -51,27 +51,10 @@ def _subscription_changed_silently(x: ConformExchange) -> bool:
     return old is None or before != (new.subscribed_topic_names, new.regex)
 
 
-def _stale_subscription_type(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return all(field.startswith("target: ") for field in fields) and _subscription_changed_silently(x)
-
-
-def _takes_instance_id(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return x.merges or x.history.merged
-
-
 def _abandoned_instance_id(x: ConformExchange, fields: Sequence[str]) -> bool:
     asked = {getattr(x.request, "instance_id", None)}
     asked |= {member.instance_id for member in getattr(x.request, "members", ())}
     return not asked.isdisjoint(x.history.abandoned)
-
-
-def _full_for_an_instance(x: ConformExchange, fields: Sequence[str]) -> bool:
-    refused = getattr(x.answer, "error_code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
-    return refused and getattr(x.request, "instance_id", None) in x.before.instances
-
-
-def _described_as_declared(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return isinstance(x.step, DescribeStreams) and all(_DECLARED.match(field) for field in fields)
 
 
 def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
@@ -86,10 +69,6 @@ def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
     return False
 
 
-def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return all(field.startswith("task_offset_interval_ms: ") for field in fields)
-
-
 def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
     """Return true if a member of a streams group is to have a task in another role than it has it in now."""
     if x.config.release_version is ReleaseVersion.V4_3 or {x.before.kind, x.after.kind} != {"streams"}:
@@ -102,58 +81,16 @@ def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
     return _overlaps(had[0], new.standby) or _overlaps(had[1], new.active)
 
 
-def _static_streams_member(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return (
-        isinstance(x.step, StreamsBeat)
-        and x.config.release_version is not ReleaseVersion.V4_3
-        and x.request.instance_id is not None
-        and x.code is ErrorCode.INVALID_REQUEST
-    )
-
-
 def _overlaps(first: TaskIds, second: TaskIds) -> bool:
     return any(not set(numbers).isdisjoint(second.get(one, ())) for one, numbers in first.items())
-
-
-def _waits_twice(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return x.answer is None and x.superseded and x.code is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def _leaves_while_it_waits(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return x.answer is None and isinstance(x.step, ClassicSyncStep) and x.code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def _unexpected(x: ConformExchange) -> bool:
     return getattr(x.answer, "error_code", None) is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def _dynamic_id_made_static(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return (
-        isinstance(x.step, ClassicJoinStep)
-        and _unexpected(x)
-        and x.request.instance_id is not None
-        and x.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
-    )
-
-
-def _malformed_subscription(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return (
-        isinstance(x.step, ClassicJoinStep)
-        and _unexpected(x)
-        and x.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    )
-
-
 def _upgrades(x: ConformExchange) -> bool:
     return isinstance(x.step, Beat) and x.before.kind == "classic"
-
-
-def _upgrade_without_protocol(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return _upgrades(x) and _unexpected(x) and x.code is ErrorCode.NONE
-
-
-def _upgrade_of_two_owners(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return _upgrades(x) and _unexpected(x) and x.code is ErrorCode.GROUP_ID_NOT_FOUND
 
 
 def _static_upgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
@@ -162,31 +99,13 @@ def _static_upgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
     return returned and x.after.group_epoch > x.answer.member_epoch
 
 
-def _static_downgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
-    generation = all(field.startswith("generation: ") for field in fields)
-    return x.history.static_downgrade or (x.rebalances_by_downgrade and generation)
-
-
-def _fetched_without_member_id(x: ConformExchange, fields: Sequence[str]) -> bool:
-    """Return true if the broker failed on OffsetFetch that has an epoch and no member id."""
-    return (
-        isinstance(x.step, Fetch)
-        and "UNKNOWN_SERVER_ERROR" in fields[0]
-        and (x.request.groups[0].member_id is None and x.request.groups[0].member_epoch >= 0)
-    )
-
-
-def _never(x: ConformExchange, fields: Sequence[str]) -> bool:
-    return False
-
-
 NOTHING_MATCHES = Deviation(
     name="expression-matches-nothing",
     kafka="When a member changes to an expression that matches nothing, the target stays unchanged. It "
     "assigns partitions of the earlier subscription to that member, and no member reads them.",
     fencepost="The group epoch rises, and a new target follows.",
     why="A partition with subscribers must have a reader.",
-    explains=_never,
+    explains=lambda _, fields: False,
 )
 """Shown by the group's epoch once expressions are matched, not by a request."""
 
@@ -199,7 +118,7 @@ TAKES_INSTANCE_ID = Deviation(
     fencepost="The member keeps its target, or takes over the other one's. Its earlier partitions and "
     "expression count as released.",
     why="A partition with subscribers must have a reader.",
-    explains=_takes_instance_id,
+    explains=lambda x, _: x.merges or x.history.merged,
 )
 """Shown by requests, and by the group's epoch once expressions are matched."""
 
@@ -208,7 +127,7 @@ WARMS_TASKS_UP = Deviation(
     kafka="In 4.4 the next owner of a stateful task warms it up first if it is far behind.",
     fencepost="Tasks move at once, as in 4.3. Every other choice of 4.4 is accepted.",
     why="Streams groups have the task assignor of 4.3.",
-    explains=_never,
+    explains=lambda _, fields: False,
 )
 """Shown by the broker's target."""
 
@@ -222,7 +141,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "no reader until the next epoch.",
         fencepost="The subscriptions include the member that sends the heartbeat.",
         why="A partition with subscribers must have a reader.",
-        explains=_stale_subscription_type,
+        explains=lambda x, fields: (
+            all(field.startswith("target: ") for field in fields) and _subscription_changed_silently(x)
+        ),
     ),
     Deviation(
         name="abandoned-instance-id",
@@ -239,7 +160,10 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "return (KAFKA-20601, fixed after 4.3.1).",
         fencepost="The member returns, because it is not an additional member.",
         why="It is a defect that later releases fix.",
-        explains=_full_for_an_instance,
+        explains=lambda x, _: (
+            getattr(x.answer, "error_code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
+            and getattr(x.request, "instance_id", None) in x.before.instances
+        ),
     ),
     Deviation(
         name="streams-topology-described",
@@ -248,7 +172,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         " same partition of `__consumer_offsets`.",
         fencepost="The decided partition counts are shown at once.",
         why="A response about one group must not depend on other groups.",
-        explains=_described_as_declared,
+        explains=lambda x, fields: (
+            isinstance(x.step, DescribeStreams) and all(_DECLARED.match(field) for field in fields)
+        ),
     ),
     Deviation(
         name="assignors-tied",
@@ -264,7 +190,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "move.",
         fencepost="No member is asked.",
         why="There are no warm-up tasks.",
-        explains=_task_offsets_wanted,
+        explains=lambda _, fields: all(field.startswith("task_offset_interval_ms: ") for field in fields),
         ends_schedule=False,
     ),
     WARMS_TASKS_UP,
@@ -273,7 +199,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         kafka="4.4 supports static members in streams groups.",
         fencepost="A heartbeat with an instance id is refused with INVALID_REQUEST, as in 4.3.",
         why="Streams groups follow the rules of 4.3.",
-        explains=_static_streams_member,
+        explains=lambda x, _: (
+            isinstance(x.step, StreamsBeat)
+            and x.config.release_version is not ReleaseVersion.V4_3
+            and x.request.instance_id is not None
+            and x.code is ErrorCode.INVALID_REQUEST
+        ),
     ),
     Deviation(
         name="streams-task-changes-role",
@@ -288,7 +219,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         kafka="If a waiting member sends JoinGroup or SyncGroup again, the first request gets no response.",
         fencepost="The first request gets REBALANCE_IN_PROGRESS.",
         why="Each request must get a response. A client that sent again ignores it.",
-        explains=_waits_twice,
+        explains=lambda x, _: x.answer is None and x.superseded and x.code is ErrorCode.REBALANCE_IN_PROGRESS,
         ends_schedule=False,
     ),
     Deviation(
@@ -296,7 +227,9 @@ DEVIATIONS: tuple[Deviation, ...] = (
         kafka="If a member leaves or is removed while its SyncGroup waits, the request gets no response.",
         fencepost="The request gets UNKNOWN_MEMBER_ID.",
         why="Each request must get a response.",
-        explains=_leaves_while_it_waits,
+        explains=lambda x, _: (
+            x.answer is None and isinstance(x.step, ClassicSyncStep) and x.code is ErrorCode.UNKNOWN_MEMBER_ID
+        ),
         ends_schedule=False,
     ),
     Deviation(
@@ -306,7 +239,12 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="The request gets UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds the "
         "instance id.",
         why="These errors have their own codes.",
-        explains=_dynamic_id_made_static,
+        explains=lambda x, _: (
+            isinstance(x.step, ClassicJoinStep)
+            and _unexpected(x)
+            and x.request.instance_id is not None
+            and x.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+        ),
     ),
     Deviation(
         name="classic-subscription-malformed",
@@ -315,7 +253,11 @@ DEVIATIONS: tuple[Deviation, ...] = (
         fencepost="The request gets INCONSISTENT_GROUP_PROTOCOL from a consumer group. In a classic group"
         " the member joins and counts as subscribed to any topic.",
         why="Each request must get a response.",
-        explains=_malformed_subscription,
+        explains=lambda x, _: (
+            isinstance(x.step, ClassicJoinStep)
+            and _unexpected(x)
+            and x.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        ),
     ),
     Deviation(
         name="migration-without-protocol",
@@ -323,7 +265,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "UNKNOWN_SERVER_ERROR.",
         fencepost="The group is upgraded, with the first protocol that each member offers.",
         why="The request is valid.",
-        explains=_upgrade_without_protocol,
+        explains=lambda x, _: _upgrades(x) and _unexpected(x) and x.code is ErrorCode.NONE,
     ),
     Deviation(
         name="migration-of-two-owners",
@@ -331,7 +273,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "gets UNKNOWN_SERVER_ERROR.",
         fencepost="The consumer gets GROUP_ID_NOT_FOUND, as for other assignments that cannot be converted.",
         why="The joining member's request is valid.",
-        explains=_upgrade_of_two_owners,
+        explains=lambda x, _: _upgrades(x) and _unexpected(x) and x.code is ErrorCode.GROUP_ID_NOT_FOUND,
     ),
     Deviation(
         name="migration-by-static-member",
@@ -349,14 +291,22 @@ DEVIATIONS: tuple[Deviation, ...] = (
         "target. If another target is due, the group rebalances and the member receives generation 0.",
         fencepost="The group rebalances in all these cases, and the member receives its generation.",
         why="Otherwise moving partitions would have no owner, and SyncGroup would fail at generation 0.",
-        explains=_static_downgrade,
+        explains=lambda x, fields: (
+            x.history.static_downgrade
+            or (x.rebalances_by_downgrade and all(field.startswith("generation: ") for field in fields))
+        ),
     ),
     Deviation(
         name="fetch-without-member-id",
         kafka="OffsetFetch with a member epoch and without a member id gets UNKNOWN_SERVER_ERROR.",
         fencepost="It gets UNKNOWN_MEMBER_ID, as with an unknown id.",
         why="An error of the broker tells a client to retry what can never succeed.",
-        explains=_fetched_without_member_id,
+        explains=lambda x, fields: (
+            isinstance(x.step, Fetch)
+            and "UNKNOWN_SERVER_ERROR" in fields[0]
+            and x.request.groups[0].member_id is None
+            and x.request.groups[0].member_epoch >= 0
+        ),
         ends_schedule=False,
     ),
 )
