@@ -47,7 +47,7 @@ class Share:
     """One client's share of the server's time.
 
     `due_s` is the virtual time of its next piece of work, as in start-time fair queueing: that of a client
-    moves on by the seconds that its work took.
+    moves on by the seconds that its work took, short pieces in the half for them excepted.
     """
 
     __slots__ = ("due_s", "expected_s", "piece")
@@ -113,7 +113,7 @@ class FairTurns:
                 share.piece = piece
                 self._short.append(share)
             else:
-                due_s = self.due_s(share) + share.expected_s + delay_s
+                due_s = self.due_s(share) + delay_s
                 heapq.heappush(self._long, (due_s, next(self._numbers), share, piece))
             self._arm()
             return
@@ -148,7 +148,8 @@ class FairTurns:
         else:
             self._cpu_noted_s = self._cpu_clock()
             if self._short or self._long:  # else it may have waited for other programs
-                share.expected_s = min(took_s, PIECE_S)
+                # A client with short pieces may have one that took longer by chance.
+                share.expected_s = min(took_s, PIECE_S, max(share.expected_s, _SHORT_S / 8) * 4)
         share.due_s = (share.due_s if share.due_s > self._now_s else self._now_s) + took_s
         self._spent_s = spent_s = self._spent_s + took_s
         if spent_s < _NOTED_S:
@@ -210,7 +211,10 @@ class FairTurns:
                 if short and (not long or of_long_s >= self._spent_s / 2):
                     share = short.popleft()
                     piece, share.piece = cast("Callable[[], None]", share.piece), None
+                    due_s = share.due_s
                     self.run(share, piece)
+                    if share.due_s < max(due_s, self._now_s) + _SHORT_S:  # no debt in the other half
+                        share.due_s = due_s
                 else:
                     _, _, share, piece = heapq.heappop(long)
                     self._now_s = max(self._now_s, share.due_s)
@@ -377,8 +381,8 @@ class WorkQueue:
             lane.due_s = due_s
             lane.runs += 1
             turn = Share()
-            turn.due_s, turn.expected_s = due_s, _SHORT_S
-            delay_s = _LARGE_DELAY_S if lane.size == LARGE else 0.0
+            turn.due_s = due_s
+            delay_s = _LARGE_DELAY_S if lane.size == LARGE else _SHORT_S - PIECE_S
             self._turns.run(turn, functools.partial(self._slice, lane, lane.runs), delay_s)
 
     def _slice(self, lane: _Lane, run: int) -> None:

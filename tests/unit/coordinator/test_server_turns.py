@@ -158,6 +158,48 @@ async def test_a_client_with_long_work_waits_for_its_part_while_a_crowd_does_sho
     assert worked.now_s - before_s <= 2 * turns.TURN_S
 
 
+async def rounds_until(fair: FairTurns, worked: Worked, *seconds: float) -> list[float]:
+    """Return how many rounds of 2,000 clients that always want more a client's pieces wait, one after
+    the other."""
+
+    def again(share: Share) -> Callable[[], None]:
+        def run() -> None:
+            worked.piece("crowd", 0.0001)()
+            fair.run(share, run)
+
+        return run
+
+    one = Share()
+    fair.run(one, worked.piece("known", 0.0))
+    for share in [Share() for _ in range(2_000)]:
+        fair.run(share, again(share))
+    rounds = []
+    for each in seconds:
+        while worked.names[-1] != "crowd":
+            await a_turn()
+        before = len(worked.names)
+        fair.run(one, worked.piece("one", each))
+        while "one" not in worked.names[before:]:
+            await a_turn()
+        rounds.append((worked.names.index("one", before) - before) / 2_000)
+    return rounds
+
+
+async def test_a_client_with_long_work_waits_one_round_of_a_crowd_for_its_next_piece(
+    fair: FairTurns, worked: Worked
+) -> None:
+    rounds = await rounds_until(fair, worked, *[0.0001] * 20, 0.0009, 0.0009, 0.0001)
+    assert max(rounds[:20]) < 0.3
+    assert max(rounds) < 1.3 + 9  # it had nine times the time of others
+
+
+async def test_one_piece_that_takes_longer_by_chance_does_not_make_a_client_one_of_the_crowd(
+    fair: FairTurns, worked: Worked
+) -> None:
+    rounds = await rounds_until(fair, worked, *[0.00005, 0.00005, 0.0009] * 5)
+    assert max(rounds) < 0.3
+
+
 async def test_time_that_no_other_client_wanted_is_no_debt(fair: FairTurns, worked: Worked) -> None:
     alone = Share()
     for _ in range(10):
