@@ -205,6 +205,32 @@ class NewTopicConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _from_properties(cls, {"auto.create.topics.enable": False, **found})
 
 
+class AuthorizerClass(enum.StrEnum):
+    """The class of Kafka that decides what clients may do."""
+
+    NONE = ""
+    STANDARD = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
+
+class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """A broker's properties about the rights of clients."""
+
+    authorizer_class_name: AuthorizerClass = AuthorizerClass.NONE
+    super_users: str = ""
+    """Principals, separated by semicolons: `User:admin;User:carol`."""
+    allow_everyone_if_no_acl_found: bool = True
+    """True if a resource without an ACL is open to all clients. Kafka's default is false."""
+
+    @classmethod
+    def taken_from(cls, properties: dict[str, Any]) -> SecurityConfig:
+        """Remove these settings from `properties` and return them.
+
+        :raises FencepostError: for a value of the wrong type.
+        """
+        found = {name: properties.pop(name) for name in setting_names(cls) if name in properties}
+        return _from_properties(cls, found)
+
+
 class ReplicaSelector(enum.StrEnum):
     """The classes of Kafka that choose the replica that a consumer fetches from (KIP-392)."""
 
@@ -431,8 +457,10 @@ class _Setting(msgspec.Struct, frozen=True):
             found = _integer(text)
         elif get_origin(self.type) is tuple:
             found = _names(text)
+        elif self.type is str:
+            found = str(text)
         else:
-            found = next((option for option in self.type if option == str(text).lower()), None)
+            found = next((option for option in self.type if option.lower() == str(text).lower()), None)
         if found is None:
             raise FencepostError(f"{self.name}: {value!r} is not {self._expected()}")
         if type(found) is int:
@@ -446,7 +474,7 @@ class _Setting(msgspec.Struct, frozen=True):
             return "a whole number"
         if get_origin(self.type) is tuple:
             return "a list of names separated by commas"
-        return f"one of {', '.join(self.type)}"
+        return f"one of {', '.join(filter(None, self.type))}"
 
 
 _BOOLEANS = {"true": True, "false": False}
@@ -529,3 +557,5 @@ def _dotted(field: str) -> str:
 
 NO_NEW_TOPICS = NewTopicConfig(auto_create_topics_enable=False)
 """No topic is created on demand."""
+NO_AUTHORIZER = SecurityConfig()
+"""All clients may do everything."""

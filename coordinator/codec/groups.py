@@ -26,7 +26,11 @@ class DescribedWithOperations(NamedTuple):
 
 def with_operations(reply: Any, _: int) -> list[DescribedWithOperations]:
     """Return the groups of a response, each with the operations."""
-    return [DescribedWithOperations(group, reply.authorized_operations) for group in reply.groups]
+    told = reply.authorized_operations
+    return [
+        DescribedWithOperations(group, told if isinstance(told, int) else told[group.group_id])
+        for group in reply.groups
+    ]
 
 
 def operations_of(described: DescribedWithOperations, _: int) -> int:

@@ -1,26 +1,21 @@
 """Logins and access control: SaslHandshake (17), DescribeAcls (29), CreateAcls (30), DeleteAcls (31),
 SaslAuthenticate (36).
 
-SaslAuthenticate: 1 brings the session's lifetime. There are no access control lists: of a request about them
-only the number of parts is kept, after a check that each type, operation and permission is known.
+SaslAuthenticate: 1 brings the session's lifetime.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
-from typing import Any
-
-import msgspec
+from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.layout import Layout
 from fencepost.coordinator.protocol import acls, sasl
-from fencepost.coordinator.protocol.errors import ErrorCode
 
 _SIZE = struct.Struct(">i")
 _UNKNOWN = 0
-_FILTERED = ("resource_type_filter", "pattern_type_filter", "operation", "permission_type")
-_GIVEN = ("resource_type", "resource_pattern_type", "operation", "permission_type")
 
 HANDSHAKE_REQUEST = Layout(
     sasl.SaslHandshakeRequest,
@@ -40,45 +35,86 @@ def bare_token(token: bytes) -> bytes:
     return _SIZE.pack(len(token)) + token
 
 
-def _check(part: dict[str, Any], names: tuple[str, ...]) -> None:
-    unknown = [name for name in names if part[name] == _UNKNOWN]
-    if unknown:
-        raise MalformedFrame(f"unknown {', '.join(unknown)}")
+def _known(kind: type[Any]) -> Any:
+    """Return a function that makes an ACL or a filter, and refuses one of an unknown kind, as Kafka does."""
+
+    def read(values: dict[str, Any], _: Any) -> Any:
+        if unknown := [name for name in acls.ENUMS if values[name] == _UNKNOWN]:
+            raise MalformedFrame(f"unknown {', '.join(unknown)}")
+        return kind(**values)
+
+    return read
 
 
-def _described(values: dict[str, Any], _: Any) -> acls.AclsRequest:
-    _check(values, _FILTERED)
-    return acls.AclsRequest()
+_FILTER_NAMES = {
+    **{name: f"{name}_filter" for name in ("resource_type", "resource_name", "principal", "host")},
+    "pattern_type": "pattern_type_filter",
+}
 
 
-def _parts(parts: str, names: tuple[str, ...]) -> Layout:
-    def read(values: dict[str, Any], _: Any) -> acls.AclsRequest:
-        for part in values[parts]:
-            _check(part, names)
-        return acls.AclsRequest(parts=len(values[parts]))
+class _Resource(NamedTuple):
+    """A resource pattern with its ACLs."""
 
-    return Layout(acls.AclsRequest, fields={parts: Layout(dict, read=lambda values, _: values)}, read=read)
+    resource_type: int
+    resource_name: str
+    pattern_type: int
+    acls: tuple[Any, ...]
 
 
-def _results(results: str) -> Layout:
-    """Return the layout of a response with the same result for each part."""
-    return Layout(
-        acls.AclsResponse,
-        fields={results: Layout(acls.AclsResponse, absent={"parts": 1})},
-        write={results: lambda reply, _: (reply,) * reply.parts},
-        read=lambda values, _: _combined(values[results]),
+def _by_resource(reply: acls.DescribeAclsResponse, _: int) -> list[_Resource]:
+    def pattern(acl: acls.AclBinding) -> tuple[int, str, int]:
+        return acl.resource_type, acl.resource_name, acl.pattern_type
+
+    groups = itertools.groupby(sorted(reply.acls, key=pattern), pattern)
+    return [_Resource(*key, tuple(found)) for key, found in groups]
+
+
+def _described(values: dict[str, Any], _: Any) -> acls.DescribeAclsResponse:
+    found = tuple(
+        acls.AclBinding(
+            resource_type=each.resource_type,
+            resource_name=each.resource_name,
+            pattern_type=each.pattern_type,
+            **acl,
+        )
+        for each in values["resources"]
+        for acl in each.acls
+    )
+    return acls.DescribeAclsResponse(
+        error_code=values["error_code"], error_message=values["error_message"], acls=found
     )
 
 
-def _combined(results: tuple[acls.AclsResponse, ...]) -> acls.AclsResponse:
-    if not results:
-        return acls.AclsResponse(parts=0, error_code=ErrorCode.NONE)
-    return msgspec.structs.replace(results[0], parts=len(results))
-
-
-DESCRIBE_ACLS_REQUEST = Layout(acls.AclsRequest, read=_described)
-DESCRIBE_ACLS_RESPONSE = Layout(acls.AclsResponse, absent={"parts": 1})
-CREATE_ACLS_REQUEST = _parts("creations", _GIVEN)
-CREATE_ACLS_RESPONSE = _results("results")
-DELETE_ACLS_REQUEST = _parts("filters", _FILTERED)
-DELETE_ACLS_RESPONSE = _results("filter_results")
+DESCRIBE_ACLS_REQUEST = Layout(acls.DescribeAclsRequest, _FILTER_NAMES, read=_known(acls.DescribeAclsRequest))
+DESCRIBE_ACLS_RESPONSE = Layout(
+    acls.DescribeAclsResponse,
+    fields={
+        "resources": Layout(
+            _Resource,
+            fields={"acls": Layout(acls.AclBinding, read=lambda values, _: values)},
+        )
+    },
+    write={"resources": _by_resource},
+    read=_described,
+)
+CREATE_ACLS_REQUEST = Layout(
+    acls.CreateAclsRequest,
+    fields={
+        "creations": Layout(
+            acls.AclBinding, {"pattern_type": "resource_pattern_type"}, read=_known(acls.AclBinding)
+        )
+    },
+)
+CREATE_ACLS_RESPONSE = Layout(acls.CreateAclsResponse, fields={"results": Layout(acls.CreatedAcl)})
+DELETE_ACLS_REQUEST = Layout(
+    acls.DeleteAclsRequest,
+    fields={"filters": Layout(acls.AclFilter, _FILTER_NAMES, read=_known(acls.AclFilter))},
+)
+DELETE_ACLS_RESPONSE = Layout(
+    acls.DeleteAclsResponse,
+    fields={
+        "filter_results": Layout(
+            acls.DeletedAcls, {"acls": "matching_acls"}, fields={"acls": Layout(acls.AclBinding)}
+        )
+    },
+)

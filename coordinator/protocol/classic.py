@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -142,5 +143,6 @@ class DescribeGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedClassicGroup, ...]
-    authorized_operations: int = UNKNOWN_OPERATIONS
+    authorized_operations: int | Mapping[str, int] = UNKNOWN_OPERATIONS
+    """The operations that the client may do with the groups, or with each of them."""
     """Of each group that was found."""

@@ -6,6 +6,7 @@ Also ListGroups, DeleteGroups and LeaveGroup, which are about groups of other ki
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import msgspec
 
@@ -115,7 +116,8 @@ class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedGroup, ...]
-    authorized_operations: int = UNKNOWN_OPERATIONS
+    authorized_operations: int | Mapping[str, int] = UNKNOWN_OPERATIONS
+    """The operations that the client may do with the groups, or with each of them."""
     """Of each group that was found."""
 
 

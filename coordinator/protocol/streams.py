@@ -268,5 +268,6 @@ class StreamsGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedStreamsGroup, ...]
-    authorized_operations: int = UNKNOWN_OPERATIONS
+    authorized_operations: int | Mapping[str, int] = UNKNOWN_OPERATIONS
+    """The operations that the client may do with the groups, or with each of them."""
     """Of each group that was found."""

@@ -15,11 +15,13 @@ from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
 from fencepost.coordinator.codec.releases import max_versions
 from fencepost.coordinator.config import (
+    NO_AUTHORIZER,
     NO_NEW_TOPICS,
     GroupConfig,
     GroupCoordinatorConfig,
     NewTopicConfig,
     ReplicaSelector,
+    SecurityConfig,
 )
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.administration import ResourceType
@@ -49,6 +51,7 @@ from fencepost.coordinator.server.listener_config import (
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.offsets_topic import OffsetsTopic
 from fencepost.coordinator.server.repeated import RepeatedAnswers
+from fencepost.coordinator.server.rights import Rights
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Gate, Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
@@ -70,7 +73,8 @@ class Brokers:
     topics, and is closed with the brokers; topics in it are unchanged. `new_topics` and `topic_defaults` are
     the broker's settings of topics. With `users`, passwords by name, clients have to log in; with `tls` they
     have to speak TLS. `racks` has the rack of each broker, if they have any. `replica_selector` chooses the
-    replica that consumers fetch from. `as_release` caps API versions to those of an older Kafka. `intercept`
+    replica that consumers fetch from. `security` has the settings
+    of the authorizer. `as_release` caps API versions to those of an older Kafka. `intercept`
     stands between clients and handlers; `make_hooks` and `on_state` watch the coordinators.
     :raises FencepostError: for a topic that Kafka would refuse, an invalid user, or listeners that do not
         fit the brokers, the users or the certificate.
@@ -96,6 +100,7 @@ class Brokers:
         tls: ssl.SSLContext | None = None,
         racks: Sequence[str | None] = (),
         replica_selector: ReplicaSelector | None = None,
+        security: SecurityConfig = NO_AUTHORIZER,
         as_release: str | None = None,
         intercept: Intercept = lambda node_id, table: table,
         make_hooks: MakeHooks | None = None,
@@ -126,6 +131,8 @@ class Brokers:
         self.services: tuple[Services, ...] = ()
         """The services of each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
+        self.rights = Rights.of(security)
+        self.rights.on_active = self._be_guarded
         self._max_versions = None if as_release is None else max_versions(as_release)
         self._intercept = intercept
         self.new_topics = new_topics
@@ -180,6 +187,7 @@ class Brokers:
                 queued_max_request_bytes=self._queued_max_request_bytes,
                 gate=self._gate,
                 new_topics=self.new_topics,
+                rights=self.rights,
                 credentials=self._credentials,
                 max_versions=self._max_versions,
             )
@@ -212,7 +220,7 @@ class Brokers:
 
     async def _listen(self, services: Services) -> None:
         """Open all listeners of a broker. The services of each know its name, and its users if it has any."""
-        table = self._intercept(services.node_id, handlers())
+        table = self._intercept(services.node_id, self.rights.around(handlers()))
         for each in self._listeners[services.node_id]:
             has_login = each.listener.protocol.has_login
             of_listener = services._replace(
@@ -319,6 +327,10 @@ class Brokers:
         self._buffers.close()
         if self.storage is not None:
             self.storage.close()
+
+    def _be_guarded(self) -> None:
+        for connection in self.connections:
+            connection.be_guarded()
 
     def _configured(self, key: ConfigKey, entries: Mapping[str, str]) -> None:
         if key.resource_type == ResourceType.GROUP:

@@ -31,6 +31,7 @@ from fencepost.coordinator.codec.registry import (
 from fencepost.coordinator.codec.releases import codec_up_to
 from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
+from fencepost.coordinator.protocol.acls import ANONYMOUS
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.buffers import UNCOUNTED, Buffers
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
@@ -110,6 +111,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_peer",
         "_repeated",
         "_resting",
+        "_rights",
         "_services",
         "_shortcut",
         "_stopped",
@@ -118,6 +120,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_waiting",
         "_write_blocked",
         "client_id",
+        "principal",
         "share",
     )
 
@@ -134,8 +137,11 @@ class KafkaServerConnection(asyncio.Protocol):
     ) -> None:
         self.client_id = ""
         """The client id; empty until the client has sent it."""
+        self.principal = ANONYMOUS
+        """Its user in Kafka's words."""
         self.share = Share()
         self._services = services
+        self._rights = services.rights
         newest = services.max_versions
         self._codec_of = codec_of if newest is None else partial(codec_up_to, newest)
         self._turns = services.turns or FairTurns()
@@ -170,7 +176,8 @@ class KafkaServerConnection(asyncio.Protocol):
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
-        self._shortcut = handlers[_HEARTBEAT] is consumer_group_heartbeat
+        heartbeat = getattr(handlers[_HEARTBEAT], "handler", handlers[_HEARTBEAT])
+        self._shortcut = heartbeat is consumer_group_heartbeat and not self._is_guarded
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving the client; the broker may refuse it."""
@@ -204,6 +211,15 @@ class KafkaServerConnection(asyncio.Protocol):
                 self._waiting.cancel()
                 self._waiting = None
         self._on_lost(self)
+
+    @property
+    def _is_guarded(self) -> bool:
+        """True if not all clients may do everything."""
+        return self._rights is not None and self._rights.is_active
+
+    def be_guarded(self) -> None:
+        """Pass by no handler any more, since some of them may refuse."""
+        self._shortcut = False
 
     @property
     def is_closed(self) -> bool:
@@ -425,7 +441,7 @@ class KafkaServerConnection(asyncio.Protocol):
         header = read_header(frame)
         self.client_id = header.client_id or self.client_id
         question = None
-        if header.api_key in ASKED_AGAIN and self._login is None:
+        if header.api_key in ASKED_AGAIN and self._login is None and not self._is_guarded:
             api_key, version = header.api_key, header.api_version
             question = RepeatedRequest(self._local_host, api_key, version, frame[header.body_offset :])
             known = self._repeated.find(question, self._handlers[api_key])
@@ -511,6 +527,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._stop(login.failure)
         elif login.is_done:
             self._login = None
+            self.principal = login.principal
             self._frames.max_bytes = self._max_frame_bytes
             if self._late is not None:
                 self._late.cancel()

@@ -16,6 +16,7 @@ from fencepost.coordinator.server import (
     log_apis,
     login,
     offset_apis,
+    security_apis,
     transaction_apis,
 )
 from fencepost.coordinator.server.services import Handler
@@ -60,9 +61,9 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_CONFIGS: config_apis.describe_configs,
         ApiKey.ALTER_CONFIGS: config_apis.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: config_apis.alter_configs,
-        ApiKey.DESCRIBE_ACLS: inspection_apis.describe_acls,
-        ApiKey.CREATE_ACLS: inspection_apis.alter_acls,
-        ApiKey.DELETE_ACLS: inspection_apis.alter_acls,
+        ApiKey.DESCRIBE_ACLS: security_apis.describe_acls,
+        ApiKey.CREATE_ACLS: security_apis.create_acls,
+        ApiKey.DELETE_ACLS: security_apis.delete_acls,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,
         ApiKey.DESCRIBE_LOG_DIRS: inspection_apis.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: inspection_apis.describe_producers,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.topics import Topic
@@ -25,6 +26,7 @@ from fencepost.coordinator.server.turns import FairTurns, Share
 
 _LEADERS_FROM = 16
 """The first version of Fetch with the current leader in errors."""
+_READ = (AclOperation.READ, AclResourceType.TOPIC)
 _NEW_LEADER = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 
 
@@ -99,6 +101,8 @@ class _Fetch:
         """Results of partitions that do not exist then, unknown ids first, as in Kafka."""
         for one in wanted:
             try:
+                if asked.may is not None and one.name is not None and not asked.may(*_READ, one.name):
+                    raise ProtocolError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, "the client may not read it")
                 self._topic(one)
                 self.wanted.append(one)
             except ProtocolError as error:

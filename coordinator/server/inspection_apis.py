@@ -1,8 +1,4 @@
-"""Handlers of administrators' queries: producers, transactions, resources with settings, log directories.
-
-Access control lists do not exist, and the replies say so in Kafka's words. Tools take that for a cluster
-without authorization, and go on.
-"""
+"""Handlers of administrators' queries: producers, transactions, resources with settings, log directories."""
 
 from __future__ import annotations
 
@@ -12,7 +8,6 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from fencepost.coordinator.protocol import inspection
-from fencepost.coordinator.protocol.acls import AclsRequest, AclsResponse
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -166,21 +161,6 @@ def list_config_resources(
             for name in found
         )
     )
-
-
-def describe_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
-    """Return the response that a broker gives by itself."""
-    return _none(request, "No Authorizer is configured on the broker")
-
-
-def alter_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
-    """Return the response of a controller, which brokers forward to."""
-    return _none(request, "No Authorizer is configured.")
-
-
-def _none(request: AclsRequest, message: str) -> AclsResponse:
-    code = ErrorCode.SECURITY_DISABLED
-    return AclsResponse(parts=request.parts, error_code=code, error_message=message)
 
 
 IN_MEMORY: Final = "/in-memory"

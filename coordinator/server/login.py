@@ -54,6 +54,12 @@ class Login:
         """True if the client is logged in."""
         return self._state is _State.DONE
 
+    @property
+    def principal(self) -> str:
+        """The client's user in Kafka's words, once it is logged in."""
+        assert self._exchange is not None
+        return f"User:{self._exchange.user}"
+
     def check(self, api_key: int, *, is_spoken: bool) -> None:
         """Refuse any request that is not the next step of a login; `is_spoken` is true if its version is
         known.

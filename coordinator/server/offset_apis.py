@@ -20,6 +20,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchGroup,
     OffsetFetchReply,
 )
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -33,7 +34,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.server.existing_topics import ExistingTopics, commit_existing
-from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.services import Asked, May, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
 
@@ -80,7 +81,7 @@ def offset_fetch(services: Services, call: OffsetFetchCall, asked: Asked) -> Wor
     ]
     for group in questions:
         if group.group_id not in too_often:
-            fetched.append(_fetch_group(services, call, group))
+            fetched.append(_fetch_group(services, call, group, asked.may))
             yield 1 + sum(len(topic.partitions) for topic in fetched[-1].topics)
     return OffsetFetchReply(groups=tuple(fetched))
 
@@ -98,7 +99,17 @@ def _each_once(topics: tuple[OfTopic[int], ...]) -> list[OfTopic[int]]:
     return once
 
 
-def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGroup) -> FetchedGroup:
+def _fetch_group(
+    services: Services, call: OffsetFetchCall, group: OffsetFetchGroup, may: May | None
+) -> FetchedGroup:
+    def is_denied(name: str | None) -> bool:
+        """Return true for a topic that the client may not see."""
+        return (
+            name is not None
+            and may is not None
+            and not may(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)
+        )
+
     with_ids = call.api_version >= TOPIC_IDS_VERSION
     partitions: tuple[TopicPartition, ...] | None = None
     names: list[str | None] = []
@@ -109,7 +120,7 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
         partitions = tuple(
             TopicPartition(name, number)
             for name, reference in zip(names, references, strict=True)
-            if name is not None
+            if name is not None and not is_denied(name)
             for number in reference.partitions
         )
     reply = services.ask(
@@ -123,14 +134,19 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
         )
     )
     if group.topics is None:
-        topics = _all_topics(services, reply, with_ids)
+        topics = tuple(each for each in _all_topics(services, reply, with_ids) if not is_denied(each.name))
     else:
         named = zip(names, references, strict=True)
         topics = tuple(
             OfTopic(
                 name=reference.name,
                 topic_id=reference.topic_id,
-                partitions=tuple(_fetched(reply, name, number) for number in reference.partitions),
+                partitions=tuple(
+                    FetchedOffset(partition=number, error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                    if is_denied(name)
+                    else _fetched(reply, name, number)
+                    for number in reference.partitions
+                ),
             )
             for name, reference in sorted(named, key=lambda each: each[0] is None)
         )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar,
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig, NewTopicConfig
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -26,9 +27,13 @@ from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
+    from fencepost.coordinator.server.rights import Rights
 
 
 R = TypeVar("R")
+
+May: TypeAlias = Callable[[AclOperation, AclResourceType, str], bool]
+"""Returns true if a client may do something with the resource of that kind and name."""
 
 
 class NoReply:
@@ -64,6 +69,8 @@ class Services(NamedTuple):
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     listener_name: str = ""
     """The listener that the client came in by."""
+    rights: Rights | None = None
+    """The rights of clients; None if all may do everything."""
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
     max_versions: Mapping[int, int] | None = None
@@ -146,6 +153,10 @@ class OpenConnection(Protocol):
         """Its share of the server's time."""
 
     @property
+    def principal(self) -> str:
+        """Its user in Kafka's words, such as `User:alice`."""
+
+    @property
     def is_closed(self) -> bool:
         """True if no response is sent on it any more."""
 
@@ -162,6 +173,8 @@ class Asked(NamedTuple):
     connection: OpenConnection
     login: Login | None = None
     """The login that the client must complete before it is served; None if it is done, or not required."""
+    may: May | None = None
+    """Decides what the client may do; None if it may do everything."""
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]

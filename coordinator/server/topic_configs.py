@@ -8,10 +8,12 @@ from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.config import (
+    NO_AUTHORIZER,
     REPLICA_SELECTOR,
     GroupCoordinatorConfig,
     NewTopicConfig,
     ReplicaSelector,
+    SecurityConfig,
     replica_selector_from,
     setting_names,
     unknown_setting,
@@ -349,6 +351,7 @@ class BrokerConfig(NamedTuple):
     replica_selector: ReplicaSelector | None = None
     listeners: ListenerConfig = NO_LISTENERS
     queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES
+    security: SecurityConfig = NO_AUTHORIZER
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> BrokerConfig:
@@ -360,6 +363,7 @@ class BrokerConfig(NamedTuple):
         known = (
             *setting_names(GroupCoordinatorConfig),
             *setting_names(NewTopicConfig),
+            *setting_names(SecurityConfig),
             *TopicDefaults.names(),
             REPLICA_SELECTOR,
             *LISTENER_SETTINGS,
@@ -372,8 +376,9 @@ class BrokerConfig(NamedTuple):
                 raise unknown_setting(name, known)
         new_topics, topic_defaults = NewTopicConfig.taken_from(left), TopicDefaults.taken_from(left)
         selector, queued = replica_selector_from(left), _queued_bytes_from(left)
+        security = SecurityConfig.taken_from(left)
         groups = GroupCoordinatorConfig.from_properties(left)
-        return cls(groups, new_topics, topic_defaults, selector, listeners, queued)
+        return cls(groups, new_topics, topic_defaults, selector, listeners, queued, security)
 
     @property
     def options(self) -> dict[str, Any]:

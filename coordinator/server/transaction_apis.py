@@ -12,6 +12,7 @@ from fencepost.coordinator.codec.transactions import (
     TxnOffsetCommitReply,
 )
 from fencepost.coordinator.protocol import transactions
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -20,7 +21,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
 )
 from fencepost.coordinator.server.existing_topics import commit_existing
-from fencepost.coordinator.server.services import Asked, Services
+from fencepost.coordinator.server.services import Asked, May, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 
 R = TypeVar("R")
@@ -49,7 +50,7 @@ def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) ->
     """Add all partitions of a transaction, or none: a missing one prevents the others."""
     added = []
     for one in call.transactions:
-        added.append((one.transactional_id, _added(services, one)))
+        added.append((one.transactional_id, _added(services, one, asked.may)))
         yield _TRANSACTION + len(one.partitions)
     return AddPartitionsReply(transactions=tuple(added))
 
@@ -59,17 +60,19 @@ _TRANSACTION = 50
 
 
 def _added(
-    services: Services, request: transactions.AddPartitionsToTxnRequest
+    services: Services, request: transactions.AddPartitionsToTxnRequest, may: May | None
 ) -> transactions.AddPartitionsToTxnResponse:
-    unknown = {one for one in request.partitions if not _exists(services, one)}
-    if unknown:
+    wrong = {
+        one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for one in request.partitions if not _exists(services, one)
+    }
+    if may is not None:
+        denied = (
+            one for one in request.partitions if not may(AclOperation.WRITE, AclResourceType.TOPIC, one.topic)
+        )
+        wrong |= dict.fromkeys(denied, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    if wrong:
         return transactions.AddPartitionsToTxnResponse(
-            errors={
-                one: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                if one in unknown
-                else ErrorCode.OPERATION_NOT_ATTEMPTED
-                for one in request.partitions
-            }
+            errors={one: wrong.get(one, ErrorCode.OPERATION_NOT_ATTEMPTED) for one in request.partitions}
         )
     return services.transactions.ask(request, services.node_id)
 

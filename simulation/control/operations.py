@@ -21,6 +21,7 @@ from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka
 
 READS: Final = frozenset(
     {
+        "acls",
         "check",
         "events",
         "faults",

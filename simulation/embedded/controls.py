@@ -21,6 +21,7 @@ from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.groups import GroupControls, Who, state_of
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
+from fencepost.simulation.embedded.rights import RightsControls
 from fencepost.simulation.embedded.settings import (
     Api,
     Error,
@@ -73,7 +74,7 @@ class EmbeddedClock:
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
-class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
+class KafkaControls(RightsControls, Generic[G]):
     """A running Kafka, as a test drives it. Its methods take microseconds, and may be called from any
     thread."""
 
@@ -84,27 +85,6 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         self._group_type = group_type
         self.clock = EmbeddedClock(self)
         """The coordinators' clock; `advance` moves it."""
-
-    # A `KafkaScope` replaces these: it sees only what has its prefix, and does nothing to the others.
-
-    prefix = ""
-    """The beginning of all names of topics and groups that these controls are about."""
-
-    def _own(self, what: str, name: str, expected: str = "a name") -> str:
-        """Return a name after checking it.
-
-        :raises FencepostError: if it is not text, is blank, or belongs to others.
-        """
-        return name_of(what, name, expected)
-
-    def _for_all(self, method: str) -> None:
-        """Refuse a method that affects others.
-
-        :raises FencepostError: in a scope.
-        """
-
-    def _called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
-        self.endpoint.observer.called(method, detail, group=group, state_to=state_to)
 
     def __repr__(self) -> str:
         """Return the address, the topics with their partitions, and the groups with their states.

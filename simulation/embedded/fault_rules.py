@@ -12,8 +12,8 @@ import msgspec
 from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.server.refused import can_fail
 from fencepost.coordinator.server.services import Asked
-from fencepost.simulation.embedded.refusals import can_fail
 
 
 class FaultAction(enum.StrEnum):

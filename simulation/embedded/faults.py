@@ -18,6 +18,7 @@ from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
+from fencepost.coordinator.server.refused import refused
 from fencepost.coordinator.server.services import (
     NO_REPLY,
     Asked,
@@ -34,7 +35,6 @@ from fencepost.simulation.embedded.fault_rules import (
     FaultRule,
     partitions_of,
 )
-from fencepost.simulation.embedded.refusals import refused
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.connection import KafkaServerConnection

@@ -14,6 +14,7 @@ from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.acls import ANONYMOUS
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.topics import Topic
@@ -51,6 +52,7 @@ class _Inside:
     """The connection of requests without a client."""
 
     is_closed = False
+    principal = ANONYMOUS
 
     def __init__(self) -> None:
         self.share = Share()

@@ -69,7 +69,7 @@ class KafkaScope(BlockingControls[G]):
 
     @until_done
     async def close(self) -> None:
-        """Remove its faults, its groups with their members and offsets, and its topics.
+        """Remove its faults, its groups with their members and offsets, its topics, and its ACLs.
 
         Close clients before: a client that still runs may create its group anew. Coordinators that are
         loading groups are waited for.
@@ -87,6 +87,8 @@ class KafkaScope(BlockingControls[G]):
             )
         for host in endpoint.brokers.groups.active():
             _remove_groups(host, self.prefix)
+        self._remove_acls(self._own_acls())
+        self._remove_acls(self._own_acls())
         for topic in self._topics():
             endpoint.brokers.cluster.delete_topic(topic)
 

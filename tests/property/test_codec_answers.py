@@ -119,6 +119,11 @@ def errors_of_offsets():
     )
 
 
+ACLS = (
+    acls.AclBinding(resource_type=2, resource_name="orders", principal="User:a", operation=3),
+    acls.AclBinding(resource_type=2, resource_name="orders", principal="User:b", operation=4, host="::1"),
+    acls.AclBinding(resource_type=3, resource_name="g", pattern_type=4, principal="User:a", operation=3),
+)
 REPLIES = {
     ApiKey.API_VERSIONS: (metadata.ApiVersionsResponse, cluster.ApiVersionsResponse(api_versions=SPOKEN)),
     ApiKey.METADATA: (metadata.MetadataResponse, metadata_reply()),
@@ -187,14 +192,25 @@ REPLIES = {
             )
         ),
     ),
-    **{
-        key: (message, acls.AclsResponse(parts=3, error_code=ErrorCode.SECURITY_DISABLED, error_message="no"))
-        for key, message in (
-            (ApiKey.DESCRIBE_ACLS, admin.DescribeAclsResponse),
-            (ApiKey.CREATE_ACLS, admin.CreateAclsResponse),
-            (ApiKey.DELETE_ACLS, admin.DeleteAclsResponse),
-        )
-    },
+    ApiKey.DESCRIBE_ACLS: (admin.DescribeAclsResponse, acls.DescribeAclsResponse(acls=ACLS)),
+    ApiKey.CREATE_ACLS: (
+        admin.CreateAclsResponse,
+        acls.CreateAclsResponse(
+            results=(
+                acls.CreatedAcl(),
+                acls.CreatedAcl(error_code=ErrorCode.SECURITY_DISABLED, error_message="no"),
+            )
+        ),
+    ),
+    ApiKey.DELETE_ACLS: (
+        admin.DeleteAclsResponse,
+        acls.DeleteAclsResponse(
+            filter_results=(
+                acls.DeletedAcls(acls=ACLS),
+                acls.DeletedAcls(error_code=ErrorCode.SECURITY_DISABLED, error_message="no"),
+            )
+        ),
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: (
         admin.DescribeLogDirsResponse,
         inspection.DescribeLogDirsResponse(

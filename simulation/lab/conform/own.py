@@ -26,6 +26,7 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, Re
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.acls import ANONYMOUS
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -140,6 +141,7 @@ class _Connection:
     """A connection without a socket: the broker has the real one."""
 
     is_closed = False
+    principal = ANONYMOUS
 
     def __init__(self) -> None:
         self.share = Share()

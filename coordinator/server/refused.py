@@ -88,6 +88,7 @@ def refused(
     With `at_top`, the error is that of the whole response, if it has a field for one.
     """
     version = asked.context.api_version
+    handler = getattr(handler, "handler", handler)  # the one behind the authorizer
     if at_top and (whole := _as_a_whole(request, code)) is not None:
         return whole
     if isinstance(handler, FetchApi):
@@ -277,7 +278,12 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
         )
     ),
     transactions.TxnOffsetCommitCall: _of_topics(transactions.TxnOffsetCommitReply, offsets.PartitionError),
-    acls.AclsRequest: lambda request, failed: acls.AclsResponse(parts=request.parts, error_code=failed.code),
+    acls.CreateAclsRequest: lambda request, failed: acls.CreateAclsResponse(
+        results=(acls.CreatedAcl(error_code=failed.code),) * len(request.creations)
+    ),
+    acls.DeleteAclsRequest: lambda request, failed: acls.DeleteAclsResponse(
+        filter_results=(acls.DeletedAcls(error_code=failed.code),) * len(request.filters)
+    ),
     inspection.DescribeProducersRequest: _of_topics(
         inspection.DescribeProducersResponse, inspection.PartitionProducers
     ),
@@ -287,7 +293,18 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
             for each in request.transactional_ids
         )
     ),
-    a.CreateTopicsRequest: _of(a.CreateTopicsResponse, "topics", a.CreatedTopic, "name"),
+    a.CreateTopicsRequest: lambda request, failed: a.CreateTopicsResponse(
+        topics=tuple(
+            a.CreatedTopic(
+                name=each.name,
+                error_code=failed.code,
+                error_message=(
+                    "Authorization failed." if failed.code is ErrorCode.TOPIC_AUTHORIZATION_FAILED else None
+                ),
+            )
+            for each in request.topics
+        )
+    ),
     a.CreatePartitionsRequest: _of(a.CreatePartitionsResponse, "topics", a.CreatedPartitions, "name"),
     a.DeleteTopicsRequest: _of(a.DeleteTopicsResponse, "topics", a.DeletedTopic, "name", "topic_id"),
     a.DescribeConfigsRequest: _of(

@@ -1,0 +1,390 @@
+"""Rights of clients: which requests, and which parts of them, the authorizer allows.
+
+One row of a table says what an API needs. Parts that are denied get their error, the rest is handled. The
+rules follow `KafkaApis` and `ControllerApis`; `coordinator/authorizer.py` has those of the ACLs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.authorizer import DENIED, Authorizer
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.config import SecurityConfig
+from fencepost.coordinator.protocol import cluster
+from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
+from fencepost.coordinator.protocol.administration import ResourceType
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.server.refused import refused
+from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, May, Services, Unanswered
+
+_O, _R = AclOperation, AclResourceType
+
+CLUSTER: Final[Mapping[int, AclOperation]] = {
+    ApiKey.DESCRIBE_ACLS: _O.DESCRIBE,
+    ApiKey.CREATE_ACLS: _O.ALTER,
+    ApiKey.DELETE_ACLS: _O.ALTER,
+    ApiKey.DESCRIBE_LOG_DIRS: _O.DESCRIBE,
+    ApiKey.LIST_CONFIG_RESOURCES: _O.DESCRIBE_CONFIGS,
+}
+"""Operations on the cluster that a request needs."""
+TRANSACTIONAL_ID: Final[Mapping[int, AclOperation]] = dict.fromkeys(
+    (
+        ApiKey.PRODUCE,
+        ApiKey.INIT_PRODUCER_ID,
+        ApiKey.ADD_OFFSETS_TO_TXN,
+        ApiKey.END_TXN,
+        ApiKey.TXN_OFFSET_COMMIT,
+    ),
+    _O.WRITE,
+)
+"""Operations on its transactional id that a request needs, if it has one."""
+GROUP: Final[Mapping[int, AclOperation]] = {
+    **dict.fromkeys(
+        (
+            ApiKey.JOIN_GROUP,
+            ApiKey.SYNC_GROUP,
+            ApiKey.HEARTBEAT,
+            ApiKey.LEAVE_GROUP,
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            ApiKey.STREAMS_GROUP_HEARTBEAT,
+            ApiKey.OFFSET_COMMIT,
+            ApiKey.ADD_OFFSETS_TO_TXN,
+            ApiKey.TXN_OFFSET_COMMIT,
+        ),
+        _O.READ,
+    ),
+    ApiKey.OFFSET_DELETE: _O.DELETE,
+}
+"""Operations on its group that a request needs."""
+
+
+class Parts(NamedTuple):
+    """The parts of a request that are allowed or denied by themselves."""
+
+    field: str
+    operation: AclOperation
+    kind: AclResourceType
+
+
+PARTS: Final[Mapping[int, Parts]] = {
+    ApiKey.PRODUCE: Parts("topics", _O.WRITE, _R.TOPIC),
+    ApiKey.LIST_OFFSETS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.DELETE_RECORDS: Parts("topics", _O.DELETE, _R.TOPIC),
+    ApiKey.OFFSET_COMMIT: Parts("topics", _O.READ, _R.TOPIC),
+    ApiKey.TXN_OFFSET_COMMIT: Parts("topics", _O.READ, _R.TOPIC),
+    ApiKey.OFFSET_DELETE: Parts("topics", _O.READ, _R.TOPIC),
+    ApiKey.METADATA: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.DESCRIBE_PRODUCERS: Parts("topics", _O.READ, _R.TOPIC),
+    ApiKey.CREATE_TOPICS: Parts("topics", _O.CREATE, _R.TOPIC),
+    ApiKey.CREATE_PARTITIONS: Parts("topics", _O.ALTER, _R.TOPIC),
+    ApiKey.DELETE_TOPICS: Parts("topics", _O.DELETE, _R.TOPIC),
+    ApiKey.OFFSET_FETCH: Parts("groups", _O.DESCRIBE, _R.GROUP),
+    ApiKey.DESCRIBE_GROUPS: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
+    ApiKey.STREAMS_GROUP_DESCRIBE: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
+    ApiKey.DELETE_GROUPS: Parts("groups", _O.DELETE, _R.GROUP),
+    ApiKey.FIND_COORDINATOR: Parts("keys", _O.DESCRIBE, _R.GROUP),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Parts("transactions", _O.WRITE, _R.TRANSACTIONAL_ID),
+    ApiKey.DESCRIBE_TRANSACTIONS: Parts("transactional_ids", _O.DESCRIBE, _R.TRANSACTIONAL_ID),
+    ApiKey.DESCRIBE_CONFIGS: Parts("resources", _O.DESCRIBE_CONFIGS, _R.CLUSTER),
+    ApiKey.ALTER_CONFIGS: Parts("resources", _O.ALTER_CONFIGS, _R.CLUSTER),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Parts("resources", _O.ALTER_CONFIGS, _R.CLUSTER),
+}
+"""Parts of requests, and the operation that each needs. Further checks are in the handlers that take
+`Asked.may`: Fetch, OffsetFetch and AddPartitionsToTxn."""
+FOR_ALL: Final[Mapping[int, AclOperation]] = {
+    ApiKey.CREATE_TOPICS: _O.CREATE,
+    ApiKey.DELETE_TOPICS: _O.DELETE,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _O.CLUSTER_ACTION,
+}
+"""Operations on the cluster that allow all parts."""
+HIDDEN: Final[Mapping[int, Parts]] = {
+    ApiKey.METADATA: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.LIST_GROUPS: Parts("groups", _O.DESCRIBE, _R.GROUP),
+    ApiKey.LIST_TRANSACTIONS: Parts("transactions", _O.DESCRIBE, _R.TRANSACTIONAL_ID),
+}
+"""Parts of responses that a client does not see without that operation, if it asked for all."""
+_OF_RESOURCES: Final[Mapping[int, AclResourceType]] = {
+    ResourceType.TOPIC: _R.TOPIC,
+    ResourceType.GROUP: _R.GROUP,
+}
+_OF_KEYS: Final[Mapping[int, AclResourceType]] = {
+    cluster.KeyType.GROUP: _R.GROUP,
+    cluster.KeyType.TRANSACTION: _R.TRANSACTIONAL_ID,
+}
+
+
+class Rights:
+    """The authorizer of a cluster, between its clients and its handlers. `authorizer` is None if there is
+    none, as in a Kafka without `authorizer.class.name`."""
+
+    @classmethod
+    def of(cls, config: SecurityConfig) -> Rights:
+        """Return those that a broker's properties describe."""
+        if not config.authorizer_class_name:
+            return cls()
+        names = (name.strip() for name in config.super_users.split(";"))
+        is_open = config.allow_everyone_if_no_acl_found
+        return cls(Authorizer(filter(None, names), allow_everyone_if_no_acl_found=is_open))
+
+    def __init__(self, authorizer: Authorizer | None = None) -> None:
+        self.authorizer = authorizer
+        self.is_active = False
+        """True if handlers must not be passed by: something may be denied."""
+        self.on_active: Callable[[], None] = lambda: None
+        self.changed()
+
+    def changed(self) -> None:
+        """Note that ACLs were created or deleted."""
+        before, self.is_active = self.is_active, self.authorizer is not None and not self.authorizer.is_idle
+        if self.is_active and not before:
+            self.on_active()
+
+    def around(self, table: Mapping[int, Handler]) -> dict[int, Handler]:
+        """Return these handlers, with the authorizer in front of them."""
+        return {key: Guarded(self, key, handler) for key, handler in table.items()}
+
+    def may(self, asked: Asked) -> May:
+        """Return a function that decides what the client of a request may do."""
+        authorizer = self.authorizer
+        assert authorizer is not None
+        principal, host = asked.connection.principal, asked.context.client_host.removeprefix("/")
+        return lambda operation, kind, name: authorizer.authorize(principal, host, operation, kind, name)
+
+
+class Guarded:
+    """A handler behind the authorizer."""
+
+    __slots__ = ("_key", "_rights", "handler")
+
+    def __init__(self, rights: Rights, key: int, handler: Handler) -> None:
+        self._rights = rights
+        self._key = key
+        self.handler = handler
+
+    def __call__(self, services: Services, request: Any, asked: Asked) -> Any:
+        """Handle what the client may do."""
+        if not self._rights.is_active:
+            return self.handler(services, request, asked)
+        guard = _Guard(self._rights, self._key, self.handler, services, asked)
+        reply = guard.handle(request)
+        return _then(services, reply, lambda told: guard.shown(request, told))
+
+
+class _Guard:
+    """One request."""
+
+    def __init__(self, rights: Rights, key: int, handler: Handler, services: Services, asked: Asked) -> None:
+        self._key = key
+        self._handler = handler
+        self._services = services
+        self._authorizer = rights.authorizer
+        self._may = rights.may(asked)
+        self._asked = asked._replace(may=self._may)
+
+    def handle(self, request: Any) -> Any:
+        """Handle the allowed parts, and refuse the others."""
+        code = self._refusal(request)
+        if code is not ErrorCode.NONE:
+            return self._refused(request, code)
+        parts = PARTS.get(self._key)
+        named = None if parts is None else getattr(request, parts.field)
+        if parts is None or not named or self._may_all():
+            return self._handler(self._services, request, self._asked)
+        allowed: list[Any] = []
+        denied: dict[ErrorCode, list[Any]] = {}
+        for part in named:
+            kind = self._kind(parts, request, part)
+            if kind is None or self._allows(parts.operation, kind, self._name(kind, part), request):
+                allowed.append(part)
+            else:
+                denied.setdefault(DENIED[kind], []).append(part)
+        if not denied:
+            return self._handler(self._services, request, self._asked)
+
+        def with_parts(some: Iterable[Any]) -> Any:
+            return msgspec.structs.replace(request, **{parts.field: tuple(some)})
+
+        refusals = [self._refused(with_parts(some), code) for code, some in denied.items()]
+        if not allowed and self._key != ApiKey.METADATA:  # whose response has brokers, too
+            return _merged(refusals)
+        told = self._handler(self._services, with_parts(allowed), self._asked)
+        return _then(self._services, told, lambda reply: _merged([reply, *refusals]))
+
+    def _may_all(self) -> bool:
+        return self._key in FOR_ALL and self._may(FOR_ALL[self._key], _R.CLUSTER, CLUSTER_NAME)
+
+    def _refusal(self, request: Any) -> ErrorCode:
+        """Return the error of the whole request, or NONE."""
+        key, may = self._key, self._may
+        if key in CLUSTER and not may(CLUSTER[key], _R.CLUSTER, CLUSTER_NAME):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        transactional_id = getattr(request, "transactional_id", None)
+        if key in TRANSACTIONAL_ID and transactional_id is not None:
+            if not may(TRANSACTIONAL_ID[key], _R.TRANSACTIONAL_ID, transactional_id):
+                return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif key == ApiKey.INIT_PRODUCER_ID and not self._may_be_idempotent():
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if key in GROUP and not may(GROUP[key], _R.GROUP, request.group_id):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
+        subscribed = getattr(request, "subscribed_topic_names", None) or ()
+        if not all(may(_O.DESCRIBE, _R.TOPIC, name) for name in subscribed):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return ErrorCode.NONE
+
+    def _may_be_idempotent(self) -> bool:
+        """Return true if the client may write without transactions: to the cluster, or to any topic
+        (KIP-679)."""
+        assert self._authorizer is not None
+        principal, host = self._asked.connection.principal, self._asked.context.client_host.removeprefix("/")
+        return self._may(_O.IDEMPOTENT_WRITE, _R.CLUSTER, CLUSTER_NAME) or self._authorizer.authorize_any(
+            principal, host, _O.WRITE, _R.TOPIC
+        )
+
+    def _kind(self, parts: Parts, request: Any, part: Any) -> AclResourceType | None:
+        """Return the kind of a part's resource; None if there is nothing to allow."""
+        if parts.field == "resources":
+            return _OF_RESOURCES.get(part.resource_type, parts.kind)
+        if parts.field == "keys":
+            return _OF_KEYS.get(request.key_type)
+        return parts.kind if self._name(parts.kind, part) is not None else None
+
+    def _name(self, kind: AclResourceType, part: Any) -> str | None:
+        """Return the name of a part's resource; None for an unknown topic id."""
+        if kind is _R.CLUSTER:
+            return CLUSTER_NAME
+        if isinstance(part, str):
+            return part
+        for field in ("group_id", "transactional_id"):
+            if hasattr(part, field):
+                return str(getattr(part, field))
+        name: str | None = part.name
+        if name is None and (topic_id := getattr(part, "topic_id", None)) is not None:
+            return self._services.cluster.shown.name_of(topic_id)
+        return name
+
+    def _allows(self, operation: AclOperation, kind: AclResourceType, name: str | None, request: Any) -> bool:
+        assert name is not None
+        if not self._may(operation, kind, name):
+            return False
+        is_created = (
+            self._key == ApiKey.METADATA
+            and request.allow_auto_topic_creation
+            and self._services.new_topics.auto_create_topics_enable
+            and name not in self._services.cluster.shown.by_name
+        )
+        return (
+            not is_created
+            or self._may(_O.CREATE, _R.CLUSTER, CLUSTER_NAME)
+            or self._may(_O.CREATE, _R.TOPIC, name)
+        )
+
+    def _refused(self, request: Any, code: ErrorCode) -> Any:
+        """Return the response that refuses a request; descriptions show nothing of their topics."""
+        if isinstance(request, cluster.MetadataRequest | cluster.DescribeTopicPartitionsRequest):
+            references = (
+                cluster.TopicReference(name=each) if isinstance(each, str) else each
+                for each in request.topics or ()
+            )
+            topics = (
+                cluster.TopicMetadata(name=each.name, topic_id=each.topic_id, error_code=code)
+                for each in references
+            )
+            if isinstance(request, cluster.DescribeTopicPartitionsRequest):
+                return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics))
+            return cluster.MetadataResponse(topics=tuple(topics))
+        return refused(self._handler, self._services, request, self._asked, code)
+
+    # -- what a client sees -----------------------------------------------------------------------------
+
+    def shown(self, request: Any, reply: Any) -> Any:
+        """Return a response without what its client may not see, and with the operations that it may do."""
+        hidden = HIDDEN.get(self._key)
+        sees_all = self._key == ApiKey.LIST_GROUPS and self._may(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME)
+        if hidden is not None and not sees_all and not getattr(request, hidden.field, None):
+            seen = (
+                each
+                for each in getattr(reply, hidden.field)
+                if self._may(hidden.operation, hidden.kind, str(self._name(hidden.kind, each)))
+            )
+            reply = msgspec.structs.replace(reply, **{hidden.field: tuple(seen)})
+        if self._key == ApiKey.DESCRIBE_TRANSACTIONS:
+            described = (
+                msgspec.structs.replace(
+                    each,
+                    partitions=tuple(
+                        one for one in each.partitions if self._may(_O.DESCRIBE, _R.TOPIC, one.topic)
+                    ),
+                )
+                for each in reply.transactions
+            )
+            reply = msgspec.structs.replace(reply, transactions=tuple(described))
+        return self._with_operations(reply)
+
+    def _with_operations(self, reply: Any) -> Any:
+        changed: dict[str, Any] = {}
+        unknown = cluster.UNKNOWN_OPERATIONS
+        if getattr(reply, "authorized_operations", unknown) != unknown:
+            if hasattr(reply, "groups"):
+                changed["authorized_operations"] = {
+                    each.group_id: self._operations(_R.GROUP, each.group_id) for each in reply.groups
+                }
+            else:
+                sees = self._may(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME)
+                changed["authorized_operations"] = self._operations(_R.CLUSTER, CLUSTER_NAME) if sees else 0
+        topics = getattr(reply, "topics", ())
+        if any(getattr(each, "authorized_operations", unknown) != unknown for each in topics):
+            changed["topics"] = tuple(
+                msgspec.structs.replace(each, authorized_operations=self._operations(_R.TOPIC, each.name))
+                if each.name is not None and each.error_code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
+                else each
+                for each in topics
+            )
+        return msgspec.structs.replace(reply, **changed) if changed else reply
+
+    def _operations(self, kind: AclResourceType, name: str) -> int:
+        assert self._authorizer is not None
+        asked = self._asked
+        host = asked.context.client_host.removeprefix("/")
+        return self._authorizer.operations(asked.connection.principal, host, kind, name)
+
+
+def _then(services: Services, reply: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the changed response, at once or as a future, like the given one."""
+    if not isinstance(reply, asyncio.Future):
+        return change(reply)
+
+    async def changed() -> Any:
+        return change(await reply)
+
+    return services.loop.create_task(changed())
+
+
+def _merged(replies: list[Any]) -> Any:
+    """Return one response with the parts of all of them.
+
+    :raises Unanswered: if one of them has no place for its error: Kafka closes the connection.
+    """
+    first, *others = replies
+    for other in others:
+        if other is None:
+            raise Unanswered("the client may not do this, and wants no response")
+        if first is NO_REPLY or first is None:
+            continue
+        fields = {
+            name: getattr(first, name) + value
+            for name in type(other).__struct_fields__
+            if isinstance(value := getattr(other, name), tuple)
+        }
+        first = msgspec.structs.replace(first, **fields)
+    if first is None:
+        raise Unanswered("the client may not do this, and wants no response")
+    return first

@@ -1,0 +1,174 @@
+"""Rights and users as a test sets them: access control lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from fencepost.coordinator.authorizer import Authorizer
+from fencepost.coordinator.protocol import acls
+from fencepost.coordinator.protocol.acls import WILDCARD, AclBinding, AclFilter
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
+from fencepost.simulation.embedded.scoped import ScopedControls
+from fencepost.simulation.embedded.settings import name_of, refused_by_kafka
+from fencepost.simulation.embedded.thread import on_loop
+
+T = TypeVar("T")
+
+AclResourceType: TypeAlias = Literal[
+    "TOPIC", "GROUP", "CLUSTER", "TRANSACTIONAL_ID", "DELEGATION_TOKEN", "USER"
+]
+AclOperation: TypeAlias = Literal[
+    "ALL",
+    "READ",
+    "WRITE",
+    "CREATE",
+    "DELETE",
+    "ALTER",
+    "DESCRIBE",
+    "CLUSTER_ACTION",
+    "DESCRIBE_CONFIGS",
+    "ALTER_CONFIGS",
+    "IDEMPOTENT_WRITE",
+    "CREATE_TOKENS",
+    "DESCRIBE_TOKENS",
+    "TWO_PHASE_COMMIT",
+]
+PatternType: TypeAlias = Literal["LITERAL", "PREFIXED"]
+AclPermissionType: TypeAlias = Literal["ALLOW", "DENY"]
+_WHOLE_CLUSTER: Final = acls.AclResourceType.CLUSTER
+
+
+class Acl(msgspec.Struct, frozen=True, kw_only=True):
+    """An access control list entry, in Kafka's words."""
+
+    resource_type: AclResourceType
+    resource_name: str
+    pattern_type: PatternType
+    principal: str
+    host: str
+    operation: AclOperation
+    permission_type: AclPermissionType
+
+
+class RightsControls(ScopedControls):
+    """The rights of clients. In a scope, ACLs are about resources of the scope."""
+
+    @on_loop
+    def add_acl(
+        self,
+        resource_type: AclResourceType,
+        resource_name: str,
+        principal: str,
+        operation: AclOperation,
+        *,
+        permission_type: AclPermissionType = "ALLOW",
+        pattern_type: PatternType = "LITERAL",
+        host: str = WILDCARD,
+    ) -> Acl:
+        """Let clients of a principal do something, or deny it, and return the ACL.
+
+        `principal` is `User:NAME`, `User:ANONYMOUS` for clients that need no login, or `User:*` for all. A
+        resource without an ACL stays open to all clients, unless `allow.everyone.if.no.acl.found` is false.
+        The cluster's name is `kafka-cluster`, and `*` stands for all names. This starts an authorizer if
+        there is none.
+
+        :raises FencepostError: for an unknown type or operation, or an ACL that Kafka would refuse.
+        """
+        acl = AclBinding(
+            resource_type=_number("resource_type", resource_type),
+            resource_name=name_of("resource_name", resource_name, "a name"),
+            pattern_type=_number("pattern_type", pattern_type),
+            principal=_principal(principal),
+            host=name_of("host", host, "an address, or * for all"),
+            operation=_number("operation", operation),
+            permission_type=_number("permission_type", permission_type),
+        )
+        self._check_scope(acl)
+        self._change("add_acl", acl, lambda authorizer: authorizer.create(acl))
+        return _shown(acl)
+
+    @on_loop
+    def acls(self) -> list[Acl]:
+        """Return the ACLs, sorted."""
+        return list(map(_shown, self._own_acls()))
+
+    @on_loop
+    def remove_acls(
+        self,
+        resource_type: AclResourceType | None = None,
+        resource_name: str | None = None,
+        principal: str | None = None,
+        operation: AclOperation | None = None,
+    ) -> list[Acl]:
+        """Remove the ACLs that have all these values, and return them. None stands for all values.
+
+        :raises FencepostError: for an unknown type or operation, or if no ACL has these values.
+        """
+        kind = None if resource_type is None else _number("resource_type", resource_type)
+        wanted = AclFilter(
+            resource_type=acls.AclResourceType.ANY if kind is None else kind,
+            resource_name=resource_name,
+            principal=principal,
+            operation=acls.AclOperation.ANY if operation is None else _number("operation", operation),
+        )
+        authorizer = self.endpoint.brokers.rights.authorizer
+        found = [] if authorizer is None else authorizer.find(wanted)
+        found = [acl for acl in found if acl in self._own_acls()]
+        if not found:
+            given = ", ".join(filter(None, (resource_type, resource_name, principal, operation)))
+            raise FencepostError(f"no ACL has {given or 'any value'}: nothing is removed")
+        self._remove_acls(found)
+        return list(map(_shown, found))
+
+    def _remove_acls(self, found: list[AclBinding]) -> None:
+        for acl in found:
+            only = AclFilter(**msgspec.structs.asdict(acl))
+            self._change("remove_acls", acl, lambda authorizer, only=only: authorizer.delete(only))  # type: ignore[misc]
+
+    def _own_acls(self) -> list[AclBinding]:
+        authorizer = self.endpoint.brokers.rights.authorizer
+        found = [] if authorizer is None else authorizer.find(AclFilter())
+        return [acl for acl in found if acl.resource_name.startswith(self.prefix)]
+
+    def _check_scope(self, acl: AclBinding) -> None:
+        if acl.resource_type == _WHOLE_CLUSTER and self.prefix:
+            self._for_all("add_acl about the cluster")
+        if self.prefix:
+            self._own("resource_name", acl.resource_name)
+
+    def _change(self, method: str, acl: AclBinding, change: Callable[[Authorizer], object]) -> None:
+        rights = self.endpoint.brokers.rights
+        if rights.authorizer is None:
+            rights.authorizer = Authorizer()
+        with refused_by_kafka():
+            change(rights.authorizer)
+        rights.changed()
+        self._called(method, " ".join(map(str, msgspec.structs.astuple(_shown(acl)))))
+
+
+def _number(field: str, name: str) -> int:
+    """Return the number of a name in Kafka's protocol.
+
+    :raises FencepostError: if Kafka has no such name.
+    """
+    kind = acls.ENUMS[field]
+    names = [each.name for each in kind if each.name not in ("ANY", "MATCH")]
+    if not isinstance(name, str) or name.upper() not in names:
+        hint = suggestion(str(name), names, f"expected one of {', '.join(names)}")
+        raise FencepostError(f"{field} {name!r} is unknown; {hint}")
+    return kind[name.upper()]
+
+
+def _principal(principal: str) -> str:
+    if not name_of("principal", principal, "User:NAME").partition(":")[2]:
+        raise FencepostError(f"principal {principal!r}: expected User:NAME, or User:* for all")
+    return principal
+
+
+def _shown(acl: AclBinding) -> Acl:
+    names = {field: kind(getattr(acl, field)).name for field, kind in acls.ENUMS.items()}
+    return Acl(**{**msgspec.structs.asdict(acl), **names})
