@@ -328,8 +328,8 @@ def _differences(
     who: str, was: Standing, got: Standing, right: Standing, choice: CoordinatorChoice, *, loose: bool
 ) -> Iterator[Finding]:
     """Classify a difference: yield each invariant that it breaks."""
-    told = f"{who}: expected {_told(right)}, got {_told(got)}; it was {_told(was)}"
-    told += f", the target {choice.target_epoch} is {shown(choice.wanted)}"
+    text = f"{who}: expected {told(right)}, got {told(got)}; it was {told(was)}"
+    text += f", the target {choice.target_epoch} is {shown(choice.wanted)}"
     held = model.union(got.assigned, got.revoking)
     gone = model.minus(model.union(was.assigned, was.revoking), held)
     extra, lacking = model.minus(got.assigned, right.assigned), model.minus(right.assigned, got.assigned)
@@ -351,7 +351,7 @@ def _differences(
     if not broken or got == was:
         broken = [("heartbeat-reconciles", "it sent a heartbeat")]
     for invariant, why in broken:
-        yield invariant, f"{told}; {why}"
+        yield invariant, f"{text}; {why}"
 
 
 def _broken_epochs(
@@ -367,7 +367,8 @@ def _broken_epochs(
         yield "revocation-state", f"it is {got.state} with {shown(got.revoking)} to release"
 
 
-def _told(standing: Standing) -> str:
+def told(standing: Standing) -> str:
+    """Return a standing for a message."""
     revoking = f", to release {shown(standing.revoking)}" if standing.revoking else ""
     return (
         f"{standing.state} at epoch {standing.epoch} after {standing.previous} with"
@@ -496,10 +497,10 @@ def check_answer(
         return ()  # Kafka looks at the size before it looks for the member
     if expected is None or expected == got or (expected == NONE and _has_own_reason(request, got, known)):
         return ()
-    stored = "unknown" if member is None else _told(Standing.of(member))
+    stored = "unknown" if member is None else told(Standing.of(member))
     owned = "none" if request.topic_partitions is None else shown(request.topic_partitions)
-    told = f"sent epoch {request.member_epoch} with owned {owned}: {got.name} instead of {expected.name}"
-    return (("heartbeat-answers", f"{request.member_id} of {request.group_id}, {stored}, {told}"),)
+    sent = f"sent epoch {request.member_epoch} with owned {owned}: {got.name} instead of {expected.name}"
+    return (("heartbeat-answers", f"{request.member_id} of {request.group_id}, {stored}, {sent}"),)
 
 
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
     from fencepost.coordinator.protocol.topics import TopicsImage
+    from fencepost.coordinator.streams.states import StreamsGroupMemberState
     from fencepost.simulation.judge.step import KnownGroup
     from fencepost.simulation.kernel.observers import StepEvent
 
@@ -220,7 +221,7 @@ def matches(text: str, image: TopicsImage) -> tuple[str, ...]:
 class Standing(NamedTuple):
     """A member's place on the way to its target."""
 
-    state: ConsumerGroupMemberState
+    state: ConsumerGroupMemberState | StreamsGroupMemberState
     epoch: int
     previous: int
     """The epoch before the last evaluation: a member may still send it."""

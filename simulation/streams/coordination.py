@@ -404,10 +404,7 @@ class StreamsCoordination(Judge):
                 yield "streams-target", "a target changes, and its epoch does not"
             yield from self._validated(event, group, ready=topics.problem is None)
         yield from reconciliations(
-            {} if known is None else known.members,
-            group,
-            event if _is_heartbeat(event) else None,
-            new_target=known is None or group.assignment_epoch != known.assignment_epoch,
+            {} if known is None else known.members, group, event if _is_heartbeat(event) else None
         )
 
     def _validated(self, event: Any, group: StreamsGroup, *, ready: bool) -> Iterator[Finding]:
@@ -624,18 +621,6 @@ def epochs(known: KnownStreamsGroup | None, group: StreamsGroup) -> Iterator[Fin
             "streams-epochs",
             f"a target of epoch {group.assignment_epoch} comes at group epoch {group.group_epoch}",
         )
-    for member_id, member in group.members.items():
-        old = None if known is None else known.members.get(member_id)
-        if not member.previous_member_epoch <= member.member_epoch <= group.assignment_epoch:
-            yield "streams-epochs", f"{member_id} is at {member.member_epoch} of {group.assignment_epoch}"
-        if old is not None and old.member_epoch not in (member.member_epoch, member.previous_member_epoch):
-            yield (
-                "streams-epochs",
-                f"{member_id} moves from {old.member_epoch}, and its previous epoch is"
-                f" {member.previous_member_epoch}",
-            )
-        if old is not None and member.member_epoch < old.member_epoch:
-            yield "streams-epochs", f"{member_id} falls from {old.member_epoch} to {member.member_epoch}"
 
 
 def _causes(known: KnownStreamsGroup | None, group: StreamsGroup) -> Iterator[str]:
