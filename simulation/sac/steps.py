@@ -1,10 +1,10 @@
-"""Compares each step of the coordinator with the model, and what it derives from its groups with them."""
+"""Compares a step of the coordinator with the model, and what it derives from its groups with them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.outcome import DeadlineReached
@@ -13,50 +13,6 @@ from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.coordinator.sac.state import SacState
 from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.sac import model
-from fencepost.simulation.sac.observers import SacJudge, SacStep
-
-_EVERY: Final = 20
-"""Steps between two looks at everything that is derived."""
-_LATE_MS: Final = 1_000
-
-
-class SacSteps(SacJudge):
-    """Judges each step of the coordinator by what it changes, replies and asks for."""
-
-    def __init__(self) -> None:
-        self._known = model.NOTHING
-        self._steps = 0
-
-    def on_step(self, step: SacStep, now_us: int) -> None:
-        """Compare a step with what must follow from its event."""
-        host = self.world.cluster.host
-        assert host is not None
-        state, now_ms = host.coordinator.state, now_us // 1_000
-        got = read(state)
-        right = expected(self._known, step.event, got, now_ms)
-        self.report_all(differences(step.event, right, got, step.outcome))
-        self._known = got._replace(deadlines=right.after.deadlines)
-        self._steps += 1
-        if self._steps % _EVERY == 0:
-            self.report_all(derived(self._known, state))
-        self._in_time(now_ms)
-
-    def on_leader(self, node: str, what: str, now_us: int) -> None:
-        """Look at timers before a leader ends: the next one starts them afresh."""
-        if what in ("resign", "crash") and self.world.cluster.host is not None:
-            self._in_time(now_us // 1_000)
-
-    def on_end(self, now_us: int) -> None:
-        """Compare all that is derived once more."""
-        if (host := self.world.cluster.host) is not None:
-            self.report_all(derived(self._known, host.coordinator.state))
-            self._in_time(now_us // 1_000)
-
-    def _in_time(self, now_ms: int) -> None:
-        for connection, deadline_ms in self._known.deadlines.items():
-            if now_ms > deadline_ms + _LATE_MS:
-                late = f"{connection} should have been forgotten {(now_ms - deadline_ms) / 1e3:.1f} s ago"
-                self.report("sac-timeout", late)
 
 
 def read(state: SacState) -> model.SacModel:

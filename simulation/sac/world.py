@@ -21,8 +21,6 @@ from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.nemesis import SacNemesis
 from fencepost.simulation.sac.nodes import SacNode, SacNodes
 from fencepost.simulation.sac.observers import SacObserver
-from fencepost.simulation.sac.steps import SacSteps
-from fencepost.simulation.sac.timing import SacTiming
 from fencepost.simulation.sac.trace_writer import SacTraceWriter
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.rows import TraceRows
@@ -159,8 +157,6 @@ def prepare(
             SacTraceWriter(recorder),
             exclusive,
             SacCoordination(figures, exclusive),
-            SacSteps(),
-            SacTiming(),
             SacConsumers(),
             *(judges or ()),
         ],

@@ -25,9 +25,7 @@ from fencepost.coordinator.sac.listing import consumer_groups, group_consumers
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.observers import SacJudge, SacStep
-from fencepost.simulation.sac.steps import SacSteps
-from fencepost.simulation.sac.timing import SacTiming
+from fencepost.simulation.sac.observers import SacStep
 from fencepost.simulation.scenarios.load import load_any
 
 KEY = SacGroupKey("/", "s", "app")
@@ -147,12 +145,9 @@ class Scene:
             loop=SimpleNamespace(now_us=0),
             scenario=SimpleNamespace(settling_us=0, keeps_up=True, cluster=scenario.cluster),
         )
-        self.timing = SacTiming()
         self.coordination = SacCoordination(Figures(), self.exclusive)
-        self.judges: tuple[SacJudge, ...] = (SacSteps(), self.timing, self.coordination)
-        for judge in self.judges:
-            judge.attach(self.world, self.report)
-            judge.on_leader("a", "active", 0)
+        self.coordination.attach(self.world, self.report)
+        self.coordination.on_leader("a", "active", 0)
         for connection in connections:
             assert self.register(connection) == []
 
@@ -168,8 +163,7 @@ class Scene:
         self.journal.append(outcome.records)
         self.live.apply_batch(outcome.records)
         step = SacStep("a", event, outcome, before, dict(self.live.state.groups))
-        for judge in self.judges:
-            judge.on_step(step, int(self.now_s * 1_000_000))
+        self.coordination.on_step(step, int(self.now_s * 1_000_000))
         return self.found[reported:]
 
     def register(self, connection: str) -> list[str]:
@@ -188,8 +182,7 @@ class Scene:
 
     def end(self) -> list[str]:
         """What is reported in all."""
-        for judge in self.judges:
-            judge.on_end(int(self.now_s * 1_000_000))
+        self.coordination.on_end(int(self.now_s * 1_000_000))
         return self.found
 
 
@@ -306,14 +299,14 @@ def test_a_group_that_stays_without_an_active_consumer_is_found() -> None:
 
 def test_time_without_a_leader_does_not_count() -> None:
     scene = Scene(1, ONE, TWO)
-    scene.timing.on_leader("a", "crash", 100_000_000)
-    scene.timing.on_leader("b", "active", 300_000_000)
+    scene.coordination.on_leader("a", "crash", 100_000_000)
+    scene.coordination.on_leader("b", "active", 300_000_000)
     assert scene.step(sac.Tick(nodes=()), after_s=400) == []
 
 
 def test_a_message_that_was_lost_is_an_excuse() -> None:
     scene = Scene(1, ONE, TWO)
-    scene.timing.on_lost_message(told(ONE, active=False), 3_000_000)
+    scene.coordination.on_lost_message(told(ONE, active=False), 3_000_000)
     assert scene.step(sac.Tick(nodes=()), after_s=600) == []
 
 
