@@ -8,14 +8,20 @@ state of one group, the soft state of all of them, and the kind that has both.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, OfGroup, SettingsByGroup
+from fencepost.coordinator.config import (
+    GroupConfig,
+    GroupCoordinatorConfig,
+    OfGroup,
+    ReleaseVersion,
+    SettingsByGroup,
+)
 from fencepost.coordinator.kinds import Applier, GroupKind
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
@@ -135,10 +141,16 @@ class EpochGroup(Generic[M, T]):
         "targets",
     )
 
-    member_type: ClassVar[Callable[..., Any]]
+    member_type: ClassVar[type[Any]]
     """Makes a new member; `member_id` is its only argument."""
     metadata_key: ClassVar[type[Any]]
     """The key whose tombstone ends the group."""
+    target_key: ClassVar[type[Any]]
+    target_value: ClassVar[type[Any]]
+    """The record of one member's target."""
+    target_metadata_key: ClassVar[type[Any]]
+    target_metadata_value: ClassVar[type[Any]]
+    """The record of the target's epoch and time."""
     applied_by: ClassVar[Mapping[type, Callable[[Any, Any, Any], None]]]
     """The method that applies a record, by the type of its key: every key of such a group is here."""
 
@@ -186,6 +198,63 @@ class EpochGroup(Generic[M, T]):
     @abstractmethod
     def is_subscribed_to(self, topic: str) -> bool:
         """Return true if a member reads the topic."""
+
+    def target_record(self, member_id: MemberId, target: T) -> Record:
+        """Return the record of a member's target."""
+        return Record(self.target_key(self.group_id, member_id), self.target_value(target))
+
+    def target_records(
+        self, before: Mapping[MemberId, T], after: Mapping[MemberId, T], epoch: int, now_ms: int
+    ) -> tuple[Record, ...]:
+        """Return the records of a new target: of each member whose target changed, in their order, then the
+        epoch."""
+        changed = [
+            self.target_record(member_id, target)
+            for member_id, target in after.items()
+            if (old := before.get(member_id)) is not target and old != target
+        ]
+        return (*changed, self._target_metadata_record(epoch, now_ms))
+
+    def _target_metadata_record(self, epoch: int, now_ms: int) -> Record:
+        return Record(self.target_metadata_key(self.group_id), self.target_metadata_value(epoch, now_ms))
+
+    def target_without_members(self, epoch: int, removed: int, release: ReleaseVersion) -> tuple[Record, ...]:
+        """Return the records that follow the removal of that many members.
+
+        From Kafka 4.4 on, a group that loses its last member has the target of its epoch, so that no target
+        is computed.
+        """
+        if release is ReleaseVersion.V4_3 or not removed or removed < len(self._members):
+            return ()
+        # As of time 0, as in a new group: the next target waits for nothing.
+        return (self._target_metadata_record(epoch, 0),)
+
+    def member_tombstones(self, member_id: MemberId) -> tuple[Record, ...]:
+        """Return the tombstones of one member. Replay relies on their order."""
+        member = self.member_type
+        keys = member.assignment_key, self.target_key, member.metadata_key
+        return tuple(Record(key(self.group_id, member_id), None) for key in keys)
+
+    def tombstones(
+        self, *, before: Iterable[Record] = (), after: Iterable[Record] = ()
+    ) -> tuple[Record, ...]:
+        """Return the tombstones of a group, whatever is left in it. Replay relies on their order.
+
+        Those of a kind's own come `before` and `after` that of the group's metadata.
+        """
+        group_id, member = self.group_id, self.member_type
+        members = sorted(self._members)
+        # A target outlives its member only in a journal that lost records: it must not keep the group alive.
+        targets = sorted({*members, *self._targets})
+        return (
+            *(Record(member.assignment_key(group_id, one), None) for one in members),
+            *(Record(self.target_key(group_id, one), None) for one in targets),
+            Record(self.target_metadata_key(group_id), None),
+            *(Record(member.metadata_key(group_id, one), None) for one in members),
+            *before,
+            Record(self.metadata_key(group_id), None),
+            *after,
+        )
 
     def check_deletable(self, key: Any) -> None:
         """Take the tombstone of the group: no member may be left.
@@ -375,6 +444,23 @@ def check_commit_epoch(group: EpochGroup[M, Any], request: OffsetCommitRequest, 
     if epoch > current:
         raise stale(member, f"Received member epoch {epoch} is newer than current member epoch {current}.")
     return None if epoch == current else member
+
+
+def check_held_since(member: EpochMember, epoch: int, part: str, number: int, what: str) -> None:
+    """Check that the member holds a partition or a task, and held it at that epoch of its own.
+
+    :raises ProtocolError: STALE_MEMBER_EPOCH, or ILLEGAL_GENERATION for a classic member.
+    """
+    assigned_at = member.assignment_epochs.get(part, {}).get(number)
+    if assigned_at is None:
+        message = f"{what} {part}-{number} is not assigned or pending revocation for member."
+        raise stale(member, message)
+    if epoch < assigned_at:
+        raise stale(
+            member,
+            f"Received member epoch {epoch} is older than assignment epoch {assigned_at} "
+            f"for {what.lower()} {part}-{number}.",
+        )
 
 
 def check_fetch_epoch(group: EpochGroup[Any, Any], request: OffsetFetchRequest) -> None:

@@ -142,19 +142,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
                 Record(ConsumerGroupRegularExpressionKey(group_id, expression), value)
                 for expression, value in self._resolved.items()
             ),
-            *(
-                Record(
-                    ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
-                    ConsumerGroupTargetAssignmentMemberValue(partitions),
-                )
-                for member_id, partitions in self._targets.items()
-            ),
-            Record(
-                ConsumerGroupTargetAssignmentMetadataKey(group_id),
-                ConsumerGroupTargetAssignmentMetadataValue(
-                    self.assignment_epoch, self.assignment_timestamp_ms
-                ),
-            ),
+            *self.target_records({}, self._targets, self.assignment_epoch, self.assignment_timestamp_ms),
             *(member.assignment_record(group_id) for member in self._members.values()),
         )
 
@@ -216,6 +204,10 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
             self._resolved[key.regular_expression] = value
 
     metadata_key = ConsumerGroupMetadataKey
+    target_key = ConsumerGroupTargetAssignmentMemberKey
+    target_value = ConsumerGroupTargetAssignmentMemberValue
+    target_metadata_key = ConsumerGroupTargetAssignmentMetadataKey
+    target_metadata_value = ConsumerGroupTargetAssignmentMetadataValue
     applied_by = MappingProxyType(
         {
             ConsumerGroupMetadataKey: apply_metadata,

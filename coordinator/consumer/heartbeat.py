@@ -15,7 +15,6 @@ from fencepost.coordinator.assign.spec import Assignor, may_assign_again
 from fencepost.coordinator.config import GroupSettings
 from fencepost.coordinator.consumer import regular_expressions, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.leaving import member_tombstones
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import Taken, reconcile
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
@@ -37,8 +36,6 @@ from fencepost.coordinator.protocol.outcome import Effect, Outcome
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
@@ -230,11 +227,10 @@ def replacement(
     records."""
     group_id = group.group_id
     member = msgspec.structs.replace(holder, member_id=member_id, member_epoch=0, previous_member_epoch=0)
-    target = ConsumerGroupTargetAssignmentMemberValue(group.targets.get(holder.member_id, NO_PARTITIONS))
     return member, (
-        *member_tombstones(group_id, holder.member_id),
+        *group.member_tombstones(holder.member_id),
         member.metadata_record(group_id),
-        Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), target),
+        group.target_record(member_id, group.targets.get(holder.member_id, NO_PARTITIONS)),
         member.assignment_record(group_id),
     )
 

@@ -17,13 +17,8 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, STATIC_LEAVE_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import (
-    ConsumerGroupCurrentMemberAssignmentKey,
-    ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
@@ -101,12 +96,8 @@ def removal_records(
     image: TopicsImage,
     release: ReleaseVersion,
 ) -> tuple[Record, ...]:
-    """Return the records that remove members for good and raise the group epoch, once for all of them.
-
-    From Kafka 4.4 on, a group that loses its last member has the target of its epoch, so that no target is
-    computed.
-    """
-    records = [record for member in members for record in member_tombstones(group.group_id, member.member_id)]
+    """Return the records that remove members for good and raise the group epoch, once for all of them."""
+    records = [record for member in members for record in group.member_tombstones(member.member_id)]
     counts = group.counts.copy()
     for member in members:
         counts.replace(member, None)
@@ -114,33 +105,10 @@ def removal_records(
     epoch = group.group_epoch + 1
     value = ConsumerGroupMetadataValue(epoch, metadata_hash(counts.topics(), image))
     records.append(Record(ConsumerGroupMetadataKey(group.group_id), value))
-    if release is not ReleaseVersion.V4_3 and len(members) == len(group.members):
-        # As of time 0, as in a new group: the next target waits for nothing.
-        target = ConsumerGroupTargetAssignmentMetadataValue(epoch, 0)
-        records.append(Record(ConsumerGroupTargetAssignmentMetadataKey(group.group_id), target))
-    return tuple(records)
-
-
-def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
-    """Return the tombstones of one member. Replay relies on their order."""
-    return (
-        Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, member_id), None),
-        Record(ConsumerGroupTargetAssignmentMemberKey(group_id, member_id), None),
-        Record(ConsumerGroupMemberMetadataKey(group_id, member_id), None),
-    )
+    return (*records, *group.target_without_members(epoch, len(members), release))
 
 
 def group_tombstones(group: ConsumerGroup) -> tuple[Record, ...]:
-    """Return the tombstones of a group, whatever is left in it. Replay relies on their order."""
-    group_id = group.group_id
-    members = sorted(group.members)
-    # A target can outlive its member only in a journal that lost records; it must not keep the group alive.
-    targets = sorted({*group.members, *group.targets})
-    return (
-        *(Record(ConsumerGroupCurrentMemberAssignmentKey(group_id, m), None) for m in members),
-        *(Record(ConsumerGroupTargetAssignmentMemberKey(group_id, m), None) for m in targets),
-        Record(ConsumerGroupTargetAssignmentMetadataKey(group_id), None),
-        *(Record(ConsumerGroupMemberMetadataKey(group_id, m), None) for m in members),
-        *(regular_expressions.tombstone(group_id, regex) for regex in sorted(group.resolved)),
-        Record(ConsumerGroupMetadataKey(group_id), None),
-    )
+    """Return the tombstones of a group, with those of its expressions."""
+    resolved = sorted(group.resolved)
+    return group.tombstones(before=[regular_expressions.tombstone(group.group_id, each) for each in resolved])

@@ -12,13 +12,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts, effective_topics, topic_ids
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
-from fencepost.coordinator.protocol.records import (
-    ConsumerGroupTargetAssignmentMemberKey,
-    ConsumerGroupTargetAssignmentMemberValue,
-    ConsumerGroupTargetAssignmentMetadataKey,
-    ConsumerGroupTargetAssignmentMetadataValue,
-    Record,
-)
+from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 
@@ -81,20 +75,9 @@ def compute_target(
             ErrorCode.UNKNOWN_SERVER_ERROR,
             f"Failed to compute a new target assignment for epoch {epoch}: {error}",
         ) from error
-    records = []
-    for member_id in spec.subscriptions:
-        partitions = answer.get(member_id, NO_PARTITIONS)
-        before = spec.targets.get(member_id)
-        if before is not partitions and before != partitions:
-            key = ConsumerGroupTargetAssignmentMemberKey(group.group_id, member_id)
-            records.append(Record(key, ConsumerGroupTargetAssignmentMemberValue(partitions)))
-    records.append(
-        Record(
-            ConsumerGroupTargetAssignmentMetadataKey(group.group_id),
-            ConsumerGroupTargetAssignmentMetadataValue(epoch, now_ms),
-        )
-    )
-    return ConsumerTarget(epoch, answer.get(member.member_id, NO_PARTITIONS), tuple(records))
+    targets = {member_id: answer.get(member_id, NO_PARTITIONS) for member_id in spec.subscriptions}
+    records = group.target_records(spec.targets, targets, epoch, now_ms)
+    return ConsumerTarget(epoch, targets[member.member_id], records)
 
 
 def _group_spec(

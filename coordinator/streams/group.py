@@ -153,6 +153,10 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         self.source_subtopologies = {} if self.topology is None else source_subtopologies(self.topology)
 
     metadata_key = streams_records.StreamsGroupMetadataKey
+    target_key = streams_records.StreamsGroupTargetAssignmentMemberKey
+    target_value = streams_records.StreamsGroupTargetAssignmentMemberValue
+    target_metadata_key = streams_records.StreamsGroupTargetAssignmentMetadataKey
+    target_metadata_value = streams_records.StreamsGroupTargetAssignmentMetadataValue
     applied_by = MappingProxyType(
         {
             streams_records.StreamsGroupMetadataKey: apply_metadata,

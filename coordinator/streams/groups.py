@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from fencepost.coordinator.assign.spec import may_assign_again
 from fencepost.coordinator.assign.tasks import sticky
-from fencepost.coordinator.config import GroupCoordinatorConfig, StreamsGroupSettings
+from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion, StreamsGroupSettings
 from fencepost.coordinator.epoch_groups import EpochGroups
 from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, RequestHandler
 from fencepost.coordinator.protocol import streams
@@ -15,12 +15,14 @@ from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupTopologyKey,
+)
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 from fencepost.coordinator.streams import describe, offset_fencing
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, heartbeat
-from fencepost.coordinator.streams.leaving import group_tombstones, removal_records
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, StreamsGroupMemberState
 from fencepost.coordinator.streams.target import TaskAssignor, compute_target
@@ -200,7 +202,9 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
 
     def end_of_empty(self, group: StreamsGroup) -> tuple[Record, ...] | None:
         """Return the tombstones of a group without members; None if it has members."""
-        return None if group.members else group_tombstones(group)
+        if group.members:
+            return None
+        return group.tombstones(after=[Record(StreamsGroupTopologyKey(group.group_id), None)])
 
     # Offsets
 
@@ -241,3 +245,20 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     def may_read(self, group: StreamsGroup, topic: str) -> bool:
         """Return true if the topology reads the topic."""
         return topic in group.source_subtopologies
+
+
+def removal_records(
+    group: StreamsGroup, member_ids: Collection[MemberId], release: ReleaseVersion
+) -> tuple[Record, ...]:
+    """Return the records that remove members, and raise the group epoch once for all of them."""
+    epoch = group.group_epoch + 1
+    return (
+        *(record for member_id in member_ids for record in group.member_tombstones(member_id)),
+        group.metadata_record(
+            epoch,
+            group.metadata_hash,
+            group.validated_topology_epoch,
+            group.last_assignment_configs,
+        ),
+        *group.target_without_members(epoch, len(member_ids), release),
+    )

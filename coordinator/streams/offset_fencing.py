@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fencepost.coordinator.epoch_groups import check_commit_epoch, stale
+from fencepost.coordinator.epoch_groups import check_commit_epoch, check_held_since, stale
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, PartitionFence
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -36,16 +36,6 @@ def _had_since(
         subtopology = group.source_subtopologies.get(topic)
         if subtopology is None:
             raise stale(member, f"Topic {topic} is not in the topology.")
-        assigned_at = member.assignment_epochs.get(subtopology, {}).get(partition)
-        if assigned_at is None:
-            raise stale(
-                member, f"Task {subtopology}-{partition} is not assigned or pending revocation for member."
-            )
-        if epoch < assigned_at:
-            raise stale(
-                member,
-                f"Received member epoch {epoch} is older than assignment epoch {assigned_at} "
-                f"for task {subtopology}-{partition}.",
-            )
+        check_held_since(member, epoch, subtopology, partition, "Task")
 
     return check

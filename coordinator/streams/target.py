@@ -9,7 +9,6 @@ import msgspec
 
 from fencepost.coordinator.assign.java_order import timeline_order
 from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember
-from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
@@ -50,21 +49,9 @@ def compute_target(
     if member is not None:
         members[member.member_id] = member
     answer = _assigned(group, members, topology, configs, assignor)
-    records = []
-    for member_id in sorted(answer):
-        if group.targets.get(member_id) != answer[member_id]:
-            key = streams_records.StreamsGroupTargetAssignmentMemberKey(group.group_id, member_id)
-            records.append(
-                Record(key, streams_records.StreamsGroupTargetAssignmentMemberValue(answer[member_id]))
-            )
-    records.append(
-        Record(
-            streams_records.StreamsGroupTargetAssignmentMetadataKey(group.group_id),
-            streams_records.StreamsGroupTargetAssignmentMetadataValue(epoch, now_ms),
-        )
-    )
     tasks = NO_TASKS if member is None else answer[member.member_id]
-    return StreamsTarget(epoch, tasks, tuple(records))
+    records = group.target_records(group.targets, dict(sorted(answer.items())), epoch, now_ms)
+    return StreamsTarget(epoch, tasks, records)
 
 
 def _assigned(

@@ -21,7 +21,7 @@ from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
-from fencepost.coordinator.epoch_groups import SoftState
+from fencepost.coordinator.epoch_groups import EpochGroup, SoftState
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
@@ -229,10 +229,10 @@ def _one_too_far(original: Original, value: Any) -> Any:
     return msgspec.structs.replace(found, offset=found.offset + 1)
 
 
-@SLIPS.bug("tombstones-out-of-order", "journal-batches", CHURN, (leaving, "member_tombstones"))
-def _other_tombstones(original: Original, group_id: str, member_id: MemberId) -> tuple[Record, ...]:
+@SLIPS.bug("tombstones-out-of-order", "journal-batches", CHURN, (EpochGroup, "member_tombstones"))
+def _other_tombstones(original: Original, group: Any, member_id: MemberId) -> tuple[Record, ...]:
     """A member's tombstones are written in the wrong order."""
-    current, target, metadata = original(group_id, member_id)
+    current, target, metadata = original(group, member_id)
     return target, current, metadata
 
 

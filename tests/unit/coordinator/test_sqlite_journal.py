@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.leaving import member_tombstones
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import BrokenJournal, JournalRecord
@@ -145,7 +145,7 @@ def test_it_is_small_in_steps_after_each_of_which_it_can_be_replayed(path: Path)
         for number in range(400):
             member = ConsumerGroupMember(member_id=f"m{number}")
             journal.append((member.metadata_record("g"), member.assignment_record("g"), group("g", number)))
-            journal.append(member_tombstones("g", member.member_id))
+            journal.append(ConsumerGroup("g").member_tombstones(member.member_id))
             journal.flush()
             if number % 20 == 0:
                 GroupCoordinator(GroupCoordinatorConfig()).replay(journal, 0)
