@@ -220,6 +220,11 @@ class SecurityConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Principals, separated by semicolons: `User:admin;User:carol`."""
     allow_everyone_if_no_acl_found: bool = True
     """True if a resource without an ACL is open to all clients. Kafka's default is false."""
+    connections_max_reauth_ms: NotNegative = 0
+    """Time after which clients must log in again on their connections; 0 stands for never (KIP-368)."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(self)
 
     @classmethod
     def taken_from(cls, properties: dict[str, Any]) -> SecurityConfig:

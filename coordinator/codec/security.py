@@ -1,5 +1,5 @@
 """Logins and access control: SaslHandshake (17), DescribeAcls (29), CreateAcls (30), DeleteAcls (31),
-SaslAuthenticate (36).
+SaslAuthenticate (36), DescribeUserScramCredentials (50), AlterUserScramCredentials (51).
 
 SaslAuthenticate: 1 brings the session's lifetime.
 """
@@ -11,7 +11,7 @@ import struct
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec.framing import MalformedFrame
-from fencepost.coordinator.codec.layout import Layout
+from fencepost.coordinator.codec.layout import Layout, only, row
 from fencepost.coordinator.protocol import acls, sasl
 
 _SIZE = struct.Struct(">i")
@@ -117,4 +117,19 @@ DELETE_ACLS_RESPONSE = Layout(
             acls.DeletedAcls, {"acls": "matching_acls"}, fields={"acls": Layout(acls.AclBinding)}
         )
     },
+)
+
+DESCRIBE_SCRAM_REQUEST = Layout(sasl.DescribeUserScramCredentialsRequest, fields={"users": only("name")})
+DESCRIBE_SCRAM_RESPONSE = Layout(
+    sasl.DescribeUserScramCredentialsResponse,
+    fields={
+        "results": Layout(sasl.DescribedUser, fields={"credential_infos": row("mechanism", "iterations")})
+    },
+)
+ALTER_SCRAM_REQUEST = Layout(
+    sasl.AlterUserScramCredentialsRequest,
+    fields={"deletions": Layout(sasl.ScramDeletion), "upsertions": Layout(sasl.ScramUpsertion)},
+)
+ALTER_SCRAM_RESPONSE = Layout(
+    sasl.AlterUserScramCredentialsResponse, fields={"results": Layout(sasl.AlteredUser)}
 )

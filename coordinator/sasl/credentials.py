@@ -23,6 +23,7 @@ class Verifier(NamedTuple):
     salt: bytes
     stored_key: bytes
     server_key: bytes
+    iterations: int = ITERATIONS
 
     def __repr__(self) -> str:
         return "Verifier(...)"
@@ -38,29 +39,63 @@ class Credentials:
     """
 
     def __init__(self, passwords: Mapping[str, str], secret: bytes) -> None:
-        for name, password in passwords.items():
-            check_user(name, password)
         self._secret = secret
-        self._verifiers = {
-            (hash_name, name): _verifier(hash_name, password, self._salt(hash_name, name))
-            for name, password in passwords.items()
-            for hash_name in SCRAM_HASHES.values()
-        }
+        self._plain: dict[str, Verifier] = {}
+        self._scram: dict[tuple[str, str], Verifier] = {}
+        for name, password in passwords.items():
+            self.add(name, password)
 
     def __repr__(self) -> str:
-        return f"Credentials({len(self._verifiers) // len(SCRAM_HASHES)} users)"
+        return f"Credentials({len(self.users)} users)"
+
+    def add(self, name: str, password: str) -> None:
+        """Add a user for all mechanisms, or change the password.
+
+        :raises FencepostError: for an invalid name or password.
+        """
+        check_user(name, password)
+        for hash_name in SCRAM_HASHES.values():
+            made = _verifier(hash_name, password, self._salt(hash_name, name))
+            self._scram[hash_name, name] = made
+        self._plain[name] = self._scram[_PLAIN_HASH, name]
+
+    def remove(self, name: str) -> None:
+        """Remove a user."""
+        self._plain.pop(name, None)
+        for hash_name in SCRAM_HASHES.values():
+            self._scram.pop((hash_name, name), None)
+
+    @property
+    def users(self) -> set[str]:
+        """The names of all users."""
+        return {*self._plain, *(name for _, name in self._scram)}
+
+    def iterations(self, name: str) -> dict[str, int]:
+        """Return the iterations of a user's credentials for SCRAM, by the name of the hash."""
+        known = {hash_name: self._scram.get((hash_name, name)) for hash_name in SCRAM_HASHES.values()}
+        return {hash_name: one.iterations for hash_name, one in known.items() if one is not None}
+
+    def put(self, hash_name: str, name: str, salt: bytes, salted_password: bytes, iterations: int) -> None:
+        """Set a credential for SCRAM of a salted password (KIP-554)."""
+        client_key, server_key = _keys(hash_name, salted_password)
+        stored_key = hashlib.new(hash_name, client_key).digest()
+        self._scram[hash_name, name] = Verifier(salt, stored_key, server_key, iterations)
+
+    def delete(self, hash_name: str, name: str) -> None:
+        """Delete a credential for SCRAM."""
+        del self._scram[hash_name, name]
 
     def verifier(self, hash_name: str, name: str) -> Verifier:
         """Return the verifier of that user's proofs; an unknown user gets one that no proof matches."""
-        known = self._verifiers.get((hash_name, name))
-        if known is not None:
-            return known
+        return self._scram.get((hash_name, name)) or self._nobody(hash_name, name)
+
+    def _nobody(self, hash_name: str, name: str) -> Verifier:
         nothing = hmac.digest(self._secret, b"nobody\0" + name.encode(), hash_name)
         return Verifier(self._salt(hash_name, name), nothing, nothing)
 
     def is_password(self, name: str, password: str) -> bool:
         """Return true if it is that user's password; it takes the same time for any result."""
-        known = self.verifier(_PLAIN_HASH, name)
+        known = self._plain.get(name) or self._nobody(_PLAIN_HASH, name)
         given = _verifier(_PLAIN_HASH, password, known.salt)
         return hmac.compare_digest(given.stored_key, known.stored_key)
 
@@ -82,7 +117,10 @@ def check_user(name: str, password: str) -> None:
 def scram_keys(hash_name: str, password: str, salt: bytes, iterations: int) -> tuple[bytes, bytes]:
     """Return the client's key and the server's, with which each proves that it knows the password (RFC 5802,
     3)."""
-    salted = hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations)
+    return _keys(hash_name, hashlib.pbkdf2_hmac(hash_name, password.encode(), salt, iterations))
+
+
+def _keys(hash_name: str, salted: bytes) -> tuple[bytes, bytes]:
     return hmac.digest(salted, b"Client Key", hash_name), hmac.digest(salted, b"Server Key", hash_name)
 
 

@@ -11,7 +11,7 @@ import hashlib
 import hmac
 from typing import Protocol
 
-from fencepost.coordinator.sasl.credentials import ITERATIONS, SCRAM_HASHES, Credentials, Verifier
+from fencepost.coordinator.sasl.credentials import SCRAM_HASHES, Credentials, Verifier
 
 
 class AuthenticationFailed(Exception):
@@ -79,7 +79,7 @@ class ScramExchange:
         self._nonce = nonce + self._server_nonce
         self._verifier = self._credentials.verifier(self._hash_name, self._name)
         salt = base64.b64encode(self._verifier.salt).decode()
-        answer = f"r={self._nonce},s={salt},i={ITERATIONS}"
+        answer = f"r={self._nonce},s={salt},i={self._verifier.iterations}"
         self._messages = f"{bare},{answer}"
         return answer
 

@@ -130,8 +130,7 @@ class Brokers:
         self.clock: ServerClock | None = None
         self.services: tuple[Services, ...] = ()
         """The services of each broker, once started."""
-        self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
-        self.rights = Rights.of(security)
+        self.rights = Rights.of(security, Credentials(users or {}, secrets.token_bytes(32)))
         self.rights.on_active = self._be_guarded
         self._max_versions = None if as_release is None else max_versions(as_release)
         self._intercept = intercept
@@ -188,7 +187,6 @@ class Brokers:
                 gate=self._gate,
                 new_topics=self.new_topics,
                 rights=self.rights,
-                credentials=self._credentials,
                 max_versions=self._max_versions,
             )
             for node_id in self.groups.node_ids
@@ -224,7 +222,7 @@ class Brokers:
         for each in self._listeners[services.node_id]:
             has_login = each.listener.protocol.has_login
             of_listener = services._replace(
-                listener_name=each.listener.name, credentials=self._credentials if has_login else None
+                listener_name=each.listener.name, credentials=self.rights.credentials if has_login else None
             )
             await each.socket.open(
                 partial(

@@ -32,6 +32,7 @@ from fencepost.coordinator.codec.releases import codec_up_to
 from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.protocol.acls import ANONYMOUS
+from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.buffers import UNCOUNTED, Buffers
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
@@ -91,6 +92,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_asking",
         "_buffers",
         "_codec_of",
+        "_expires_ms",
         "_frames",
         "_handlers",
         "_heartbeat",
@@ -149,7 +151,9 @@ class KafkaServerConnection(asyncio.Protocol):
         self._repeated = repeated
         self._on_made = on_made
         self._on_lost = on_lost
-        self._login = None if services.credentials is None else Login(services.credentials)
+        self._login = None if services.credentials is None else self._new_login(services.credentials)
+        self._expires_ms: int | None = None
+        """The time at which the client has to log in again, in ms; None if it need not (KIP-368)."""
         self._max_frame_bytes = max_frame_bytes
         self._frames = FrameBuffer(
             max_frame_bytes if self._login is None else min(max_frame_bytes, MAX_LOGIN_FRAME_BYTES)
@@ -178,6 +182,9 @@ class KafkaServerConnection(asyncio.Protocol):
         self._heartbeat = SteadyHeartbeat()
         heartbeat = getattr(handlers[_HEARTBEAT], "handler", handlers[_HEARTBEAT])
         self._shortcut = heartbeat is consumer_group_heartbeat and not self._is_guarded
+
+    def _new_login(self, credentials: Credentials, again: str = "") -> Login:
+        return Login(credentials, self._rights.max_reauth_ms, again)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving the client; the broker may refuse it."""
@@ -214,8 +221,8 @@ class KafkaServerConnection(asyncio.Protocol):
 
     @property
     def _is_guarded(self) -> bool:
-        """True if not all clients may do everything."""
-        return self._rights is not None and self._rights.is_active
+        """True if another client's responses are no answers to this one."""
+        return self._rights.is_active or self._expires_ms is not None
 
     def be_guarded(self) -> None:
         """Pass by no handler any more, since some of them may refuse."""
@@ -450,8 +457,8 @@ class KafkaServerConnection(asyncio.Protocol):
                 self._answered(api_key, known.request)
                 return
         codec = self._codec_of(header.api_key, header.api_version)
-        if self._login is not None:
-            self._login.check(header.api_key, is_spoken=codec is not None)
+        if self._login is not None or self._expires_ms is not None:
+            self._check_login(header.api_key, is_spoken=codec is not None)
         if codec is None:
             self._unsupported(header)
             return
@@ -475,6 +482,19 @@ class KafkaServerConnection(asyncio.Protocol):
             if self._login is not None:
                 self._went_on(self._login)
             self._answered(header.api_key, request)
+
+    def _check_login(self, api_key: int, *, is_spoken: bool) -> None:
+        """Begin another login, or refuse what is no step of one, or comes after the end of a session.
+
+        :raises Unanswered: then; Kafka, too, closes the connection.
+        """
+        if api_key == ApiKey.SASL_HANDSHAKE and self._login is None:
+            assert self._services.credentials is not None
+            self._login = self._new_login(self._services.credentials, self.principal)
+        if self._login is not None:
+            self._login.check(api_key, is_spoken=is_spoken)
+        elif self._expires_ms is not None and self._services.transactions.now_ms() > self._expires_ms:
+            raise Unanswered("the session of the login is over")
 
     def _in_another_turn(self, api_key: int, reply: Any) -> Any:
         """Return a response to a long request as a future: writing it may take as long as computing it."""
@@ -528,6 +548,9 @@ class KafkaServerConnection(asyncio.Protocol):
         elif login.is_done:
             self._login = None
             self.principal = login.principal
+            if reauth_ms := self._rights.max_reauth_ms:
+                self._expires_ms = self._services.transactions.now_ms() + reauth_ms
+                self._shortcut = False
             self._frames.max_bytes = self._max_frame_bytes
             if self._late is not None:
                 self._late.cancel()

@@ -38,13 +38,19 @@ _ALLOWED = {
 
 class Login:
     """The login of one connection. `failure` has the reason if it failed; `is_done` is true if it
-    succeeded."""
+    succeeded.
 
-    def __init__(self, credentials: Credentials) -> None:
+    `session_ms` is the time until the client has to log in again, in ms, 0 for never. `again` is the
+    principal of a client that does so (KIP-368).
+    """
+
+    def __init__(self, credentials: Credentials, session_ms: int = 0, again: str = "") -> None:
         self.failure: str | None = None
         self.tokens_are_bare = False
         """True if tokens come without a header from here on."""
         self._credentials = credentials
+        self._session_ms = session_ms
+        self._again = again
         self._state = _State.NEW
         self._mechanism = ""
         self._exchange: SaslExchange | None = None
@@ -99,8 +105,15 @@ class Login:
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message
             )
         if self._exchange.user is not None:
+            if self._again not in ("", self.principal):
+                self._fail("the client logged in again as another user")
+                return sasl.SaslAuthenticateResponse(
+                    error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
+                    error_message="Cannot change principals during re-authentication",
+                )
             self._state = _State.DONE
             self.tokens_are_bare = False
+            return sasl.SaslAuthenticateResponse(token=answer, session_lifetime_ms=self._session_ms)
         return sasl.SaslAuthenticateResponse(token=answer)
 
     def _fail(self, why: str) -> None:
@@ -111,8 +124,7 @@ class Login:
 def handshake(
     services: Services, request: sasl.SaslHandshakeRequest, asked: Asked
 ) -> sasl.SaslHandshakeResponse:
-    """Choose a mechanism; a client that is logged in, or need not log in, can't (KIP-368: logins do not
-    expire here)."""
+    """Choose a mechanism; a client that need not log in, or not again, can't."""
     login = asked.login
     if login is None:
         return sasl.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE)

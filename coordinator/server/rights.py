@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.refused import refused
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, May, Services, Unanswered
 
@@ -30,6 +31,8 @@ CLUSTER: Final[Mapping[int, AclOperation]] = {
     ApiKey.DELETE_ACLS: _O.ALTER,
     ApiKey.DESCRIBE_LOG_DIRS: _O.DESCRIBE,
     ApiKey.LIST_CONFIG_RESOURCES: _O.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _O.DESCRIBE,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _O.ALTER,
 }
 """Operations on the cluster that a request needs."""
 TRANSACTIONAL_ID: Final[Mapping[int, AclOperation]] = dict.fromkeys(
@@ -122,21 +125,36 @@ _OF_KEYS: Final[Mapping[int, AclResourceType]] = {
 }
 
 
+_NO_USERS: Final = Credentials({}, b"")
+
+
 class Rights:
-    """The authorizer of a cluster, between its clients and its handlers. `authorizer` is None if there is
-    none, as in a Kafka without `authorizer.class.name`."""
+    """The users and the authorizer of a cluster, between its clients and its handlers.
+
+    `authorizer` is None if there is none, as in a Kafka without `authorizer.class.name`.
+    """
 
     @classmethod
-    def of(cls, config: SecurityConfig) -> Rights:
+    def of(cls, config: SecurityConfig, credentials: Credentials) -> Rights:
         """Return those that a broker's properties describe."""
+        reauth_ms = config.connections_max_reauth_ms
         if not config.authorizer_class_name:
-            return cls()
+            return cls(credentials=credentials, max_reauth_ms=reauth_ms)
         names = (name.strip() for name in config.super_users.split(";"))
         is_open = config.allow_everyone_if_no_acl_found
-        return cls(Authorizer(filter(None, names), allow_everyone_if_no_acl_found=is_open))
+        authorizer = Authorizer(filter(None, names), allow_everyone_if_no_acl_found=is_open)
+        return cls(authorizer, credentials, reauth_ms)
 
-    def __init__(self, authorizer: Authorizer | None = None) -> None:
+    def __init__(
+        self,
+        authorizer: Authorizer | None = None,
+        credentials: Credentials = _NO_USERS,
+        max_reauth_ms: int = 0,
+    ) -> None:
         self.authorizer = authorizer
+        self.credentials = credentials
+        self.max_reauth_ms = max_reauth_ms
+        """Time after which clients log in again on their connections, in ms; 0 stands for never (KIP-368)."""
         self.is_active = False
         """True if handlers must not be passed by: something may be denied."""
         self.on_active: Callable[[], None] = lambda: None

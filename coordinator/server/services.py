@@ -65,12 +65,11 @@ class Services(NamedTuple):
     node_id: int
     loop: asyncio.AbstractEventLoop
     work_queue: WorkQueue
+    rights: Rights
     gate: Gate = Gate()  # always open
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     listener_name: str = ""
     """The listener that the client came in by."""
-    rights: Rights | None = None
-    """The rights of clients; None if all may do everything."""
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""
     max_versions: Mapping[int, int] | None = None

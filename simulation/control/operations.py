@@ -33,6 +33,7 @@ READS: Final = frozenset(
         "timeline",
         "topics",
         "unmet",
+        "users",
     }
 )
 """Methods that change nothing."""
@@ -52,8 +53,10 @@ NOT_OFFERED: Final = {
 NOT_SCOPED: Final = frozenset(
     {
         "advance",
+        "add_user",
         "elect_leaders",
         "move_coordinator",
+        "remove_user",
         "restart",
         "start_broker",
         "stop_broker",

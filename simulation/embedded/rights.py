@@ -1,4 +1,4 @@
-"""Rights and users as a test sets them: access control lists."""
+"""Rights and users as a test sets them: access control lists, and passwords."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.acls import WILDCARD, AclBinding, AclFilter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.embedded.scoped import ScopedControls
-from fencepost.simulation.embedded.settings import name_of, refused_by_kafka
+from fencepost.simulation.embedded.settings import name_of, refused_by_kafka, users_of
 from fencepost.simulation.embedded.thread import on_loop
 
 T = TypeVar("T")
@@ -123,6 +123,36 @@ class RightsControls(ScopedControls):
             raise FencepostError(f"no ACL has {given or 'any value'}: nothing is removed")
         self._remove_acls(found)
         return list(map(_shown, found))
+
+    @on_loop
+    def users(self) -> list[str]:
+        """Return the names of the users that may log in, sorted."""
+        return sorted(self.endpoint.brokers.rights.credentials.users)
+
+    @on_loop
+    def add_user(self, name: str, password: str) -> None:
+        """Add a user for PLAIN and SCRAM, or change the password. Open connections stay.
+
+        :raises FencepostError: for an invalid name or password.
+        """
+        self._for_all("add_user")
+        self.endpoint.brokers.rights.credentials.add(*next(iter(users_of({name: password}).items())))
+        self._called("add_user", name)
+
+    @on_loop
+    def remove_user(self, name: str) -> None:
+        """Remove a user. Open connections stay.
+
+        :raises FencepostError: if there is no such user.
+        """
+        self._for_all("remove_user")
+        known = self.endpoint.brokers.rights.credentials
+        if name not in known.users:
+            raise FencepostError(
+                f"there is no user {name!r}; there are {', '.join(sorted(known.users)) or 'none'}"
+            )
+        known.remove(name)
+        self._called("remove_user", name)
 
     def _remove_acls(self, found: list[AclBinding]) -> None:
         for acl in found:

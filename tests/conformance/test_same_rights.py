@@ -279,7 +279,41 @@ async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
     yield await peer.told(31, 3, filters=[acl_filter(resource_type_filter=CLUSTER)])
 
 
-SCRIPTS = (lists, denials, of_the_cluster)
+async def users(peer: Client) -> AsyncIterator[Any]:
+    """Of SCRAM: what is refused, and what is told of those that there are."""
+    name = peer.topic
+    good = {"name": name, "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
+
+    async def settled() -> Any:
+        """What is told of the user, once the broker knows what the controller knows."""
+        found = await peer.ask_plain(50, 0, users=[{"name": name}])
+        return [
+            (
+                each.error_code.name,
+                each.error_message.replace(name, "") if each.error_message else None,
+                sorted((one.mechanism, one.iterations) for one in each.credential_infos),
+            )
+            for each in found.results
+        ]
+
+    gone = {"name": name, "mechanism": 1}
+    yield await settled()
+    for deletions, upsertions in (
+        *(([gone], []), ([gone], [good]), ([], [good | {"mechanism": 3}]), ([gone | {"mechanism": 0}], [])),
+        *(([], [good | {"iterations": each}]) for each in (0, 4095, 16_385)),
+        *(([], [good | {"name": ""}]), ([], [good, good]), ([], [good, good, good])),
+        *(([], [good | {"iterations": 1}, good]), ([], [good])),
+        *(([], [good | {"mechanism": 2, "iterations": 8192}]), ([gone], [good]), ([gone], []), ([gone], [])),
+    ):
+        yield await peer.told(51, 0, deletions=deletions, upsertions=upsertions)
+        yield await settled()
+    for wanted in ([name, name], [f"no-{name}"], [""]):
+        yield await peer.told(50, 0, users=[{"name": one} for one in wanted])
+    everybody = await peer.ask_plain(50, 0, users=None)
+    yield name in {each.user for each in everybody.results}
+
+
+SCRIPTS = (lists, denials, of_the_cluster, users)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.__name__))

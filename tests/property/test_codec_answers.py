@@ -192,6 +192,24 @@ REPLIES = {
             )
         ),
     ),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: (
+        admin.DescribeUserScramCredentialsResponse,
+        sasl.DescribeUserScramCredentialsResponse(
+            results=(
+                sasl.DescribedUser(user="a", credential_infos=((1, 4096), (2, 8192))),
+                sasl.DescribedUser(user="b", error_code=ErrorCode.RESOURCE_NOT_FOUND, error_message="no"),
+            )
+        ),
+    ),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: (
+        admin.AlterUserScramCredentialsResponse,
+        sasl.AlterUserScramCredentialsResponse(
+            results=(
+                sasl.AlteredUser(user="a"),
+                sasl.AlteredUser(user="b", error_code=ErrorCode.DUPLICATE_RESOURCE, error_message="no"),
+            )
+        ),
+    ),
     ApiKey.DESCRIBE_ACLS: (admin.DescribeAclsResponse, acls.DescribeAclsResponse(acls=ACLS)),
     ApiKey.CREATE_ACLS: (
         admin.CreateAclsResponse,

@@ -49,6 +49,7 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.rights import Rights
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.turns import Share, WorkQueue
@@ -198,6 +199,7 @@ class Own:
             node_id=1,
             loop=asyncio.get_running_loop(),
             work_queue=WorkQueue(),
+            rights=Rights(),
         )
         self._change(self._cluster.image)
 

@@ -29,6 +29,7 @@ from tests.kio_objects import milliseconds
 
 ERROR = "KAFKA_STORAGE_ERROR"
 GROUP_FIRST = {
+    (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, range(1)),
     (ApiKey.OFFSET_FETCH, range(2, 8)),
     (ApiKey.OFFSET_DELETE, range(1)),
     (ApiKey.LEAVE_GROUP, range(3, 6)),
