@@ -42,8 +42,8 @@ function laneLines(lane, time, run) {
   if (lane.kind === "partition") {
     const owners = owned.map((span) => run.nameOf(span.owner.name) + (span.late ? " (removed, and does not know it yet)" : ""));
     lines.push(["owner", owners.join(", ") || "nobody"]);
-  } else if (lane.kind === "member" && run.partitionNumbers.size) {
-    const names = owned.sort((a, b) => a.number - b.number).map((span) => span.partition).join(", ");
+  } else if (lane.kind === "member" && run.owners.lanes.size) {
+    const names = owned.sort((a, b) => a.lane.number - b.lane.number).map((span) => span.partition).join(", ");
     lines.push(["owns", owned.length ? `${owned.length}: ${shorten(names, 160)}` : "nothing"]);
     if (owned.some((span) => span.late)) lines.push(["", "removed by the coordinator, and does not know it yet"]);
   }

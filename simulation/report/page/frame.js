@@ -114,7 +114,7 @@ class Frame {
     c.font = FONT;
     c.textBaseline = "middle";
     for (const [from, until, gone] of this.stretches()) {
-      for (let time = Math.ceil((from + gone) / step) * step; time - gone <= until; time += step) {
+      for (let time = Math.max(0, Math.ceil((from + gone) / step) * step); time - gone <= until; time += step) {
         const x = t.x(time - gone), text = showTime(time, digits);
         c.fillStyle = colours.line;
         c.fillRect(x, AXIS - 8, 1, 8);
@@ -172,7 +172,7 @@ class Frame {
   // The number of events, the state of the group, the faults, and the shown part.
   paintOverview() {
     const t = this.t, c = t.small, { colours } = t.theme, run = t.run, left = t.labels, width = t.width - left - 10;
-    const x = (time) => left + (time / (run.end * 1.002)) * width, strip = OVERVIEW - 13;
+    const x = (time) => left + (time / run.whole) * width, strip = OVERVIEW - 13;
     c.clearRect(0, 0, t.width, OVERVIEW);
     c.font = FONT;
     c.textBaseline = "middle";
@@ -198,7 +198,7 @@ class Frame {
       c.fillStyle = colours.panel;
       c.fillRect(x(cut.at), 2, x(cut.at + cut.width) - x(cut.at), OVERVIEW - 4);
     }
-    const from = x(t.from), until = x(t.until);
+    const from = Math.max(left, x(t.from)), until = x(t.until);
     c.fillStyle = colours.shade;
     c.fillRect(left, 3, from - left, OVERVIEW - 6);
     c.fillRect(until, 3, left + width - until, OVERVIEW - 6);
@@ -212,11 +212,11 @@ class Frame {
   // Events in each two pixels of the strip, as shares of the most.
   counted(width) {
     const { run } = this.t, size = Math.max(1, Math.ceil(width / 2));
-    if (this.bins?.run !== run || this.bins.size !== size) {
+    if (this.bins?.run !== run || this.bins.size !== size || run.whole > this.bins.whole * 1.002) {
       const counts = new Float64Array(size);
-      for (let i = 0; i < run.length; i++) counts[Math.min(size - 1, Math.floor((run.t[i] / (run.end * 1.002)) * size))]++;
+      for (let i = 0; i < run.length; i++) counts[Math.min(size - 1, Math.floor((run.t[i] / run.whole) * size))]++;
       const most = counts.reduce((a, b) => Math.max(a, b), 1);
-      this.bins = { run, size, shares: Array.from(counts, (n) => Math.sqrt(n / most)) };
+      this.bins = { run, size, whole: run.whole, shares: Array.from(counts, (n) => Math.sqrt(n / most)) };
     }
     return this.bins.shares;
   }

@@ -18,7 +18,7 @@ class Interaction {
 
   // On the strip of the whole run: a drag inside the shown part moves it, a drag elsewhere chooses another part.
   brush(overview) {
-    const t = this.timeline, at = (event) => ((event.offsetX - t.labels) / (t.width - t.labels - 10)) * t.run.end * 1.002;
+    const t = this.timeline, at = (event) => ((event.offsetX - t.labels) / (t.width - t.labels - 10)) * t.run.whole;
     let grip = null;
     const far = (time) => Math.abs(time - grip.time) > (t.run.end / t.width) * 3;
     overview.addEventListener("pointerdown", (event) => {

@@ -1,8 +1,8 @@
 // One lane of a run: the history of one actor, as spans and marks in the order of time.
 
 class Lane {
-  constructor(name, kind) {
-    Object.assign(this, { name, kind, label: name, section: "", number: 0, parent: null });
+  constructor(name, kind, run) {
+    Object.assign(this, { name, kind, run, label: name, section: "", number: 0, parent: null });
     this.rows = [];
     this.times = [];
     this.beats = [];
@@ -14,6 +14,7 @@ class Lane {
     this.downs = [];
     this.epochs = [];
     this.owned = [];
+    this.longestOwned = Infinity;
     this.holding = new Map();
     this.fenced = false;
     this.counts = [];
@@ -21,22 +22,30 @@ class Lane {
   }
 
   enter(list, state, t) {
-    const last = list[list.length - 1];
-    if (last && last.until === undefined) last.until = t;
-    if (state) list.push({ from: t, state });
+    endLast(list, t);
+    if (!state) return;
+    list.push({ from: t, until: Infinity, state });
+    this.run.seen[list === this.states ? "states" : "views"].add(state);
   }
 
   own(partition, t) {
     if (this.holding.has(partition)) return;
-    this.holding.set(partition, { from: t, late: this.fenced });
+    this.hold(partition, t, this.fenced);
     this.counts.push({ t, n: this.holding.size });
   }
 
+  hold(partition, t, late) {
+    const span = { partition, from: t, until: Infinity, late, owner: this };
+    this.holding.set(partition, span);
+    this.owned.push(span);
+    this.run.owners.took(span);
+  }
+
   release(partition, t) {
-    const held = this.holding.get(partition);
-    if (!held) return;
-    this.owned.push({ partition, from: held.from, until: t, late: held.late });
+    const span = this.holding.get(partition);
+    if (!span) return;
     this.holding.delete(partition);
+    this.run.owners.ended(span, t);
     this.counts.push({ t, n: this.holding.size });
   }
 
@@ -44,18 +53,16 @@ class Lane {
 
   // A topic is deleted: no member holds its partitions.
   releaseTopic(topic, t) {
-    for (const partition of [...this.holding.keys()]) {
-      if (partition.slice(0, partition.lastIndexOf("-")) === topic) this.release(partition, t);
-    }
+    for (const partition of [...this.holding.keys()]) if (topicOf(partition) === topic) this.release(partition, t);
   }
 
   // The coordinator has removed it: until its next join, it must not hold partitions.
   removed(t) {
     this.fenced = true;
-    for (const [partition, held] of this.holding) {
-      if (held.late) continue;
-      this.owned.push({ partition, from: held.from, until: t, late: false });
-      this.holding.set(partition, { from: t, late: true });
+    for (const [partition, span] of [...this.holding]) {
+      if (span.late) continue;
+      this.run.owners.ended(span, t);
+      this.hold(partition, t, true);
     }
   }
 
@@ -76,27 +83,26 @@ class Lane {
 
   downFor(sort, t) {
     if (sort === undefined) return;
-    const last = this.downs[this.downs.length - 1];
-    if (last && last.until === undefined) last.until = t;
-    if (sort) this.downs.push({ from: t, sort });
+    endLast(this.downs, t);
+    if (!sort) return;
+    this.downs.push({ from: t, until: Infinity, sort });
+    this.run.seen.downs.add(sort);
   }
 
   beginCallback(sort, i, t) { this.callback = { from: t, sort, i }; }
 
   endCallback(t) {
-    if (this.callback) this.callbacks.push({ ...this.callback, until: t });
+    if (!this.callback) return;
+    this.callbacks.push({ ...this.callback, until: t });
+    this.run.seen.callbacks.add(this.callback.sort);
     this.callback = null;
   }
 
+  // The run is over: what lasts ends with it.
   close(end) {
-    for (const list of [this.states, this.views, this.downs]) {
-      const last = list[list.length - 1];
-      if (last && last.until === undefined) last.until = end;
-    }
-    this.releaseAll(end);
+    for (const list of [this.states, this.views, this.downs]) endLast(list, end);
+    for (const span of this.owned) span.until = Math.min(span.until, end);
     this.endCallback(end);
-    this.marks.sort((a, b) => a.t - b.t);
-    this.owned.sort((a, b) => a.from - b.from);
     this.longestOwned = longest(this.owned);
   }
 
@@ -110,24 +116,95 @@ class Lane {
   epochAt(t) { return this.epochs[firstAfter(this.epochs, t, "t") - 1]?.epoch; }
 }
 
+// A span that lasts has no end yet: Infinity.
+function endLast(list, t) {
+  const last = list[list.length - 1];
+  if (last?.until === Infinity) last.until = t;
+}
+
 function longest(spans) { return spans.reduce((most, s) => Math.max(most, s.until - s.from), 0); }
 
-// A lane for each partition that ever had an owner: its owners, and the times with two at once.
-function partitionLanes(lanes) {
-  const found = new Map();
-  for (const lane of lanes) {
-    for (const span of lane.owned) {
-      if (!found.has(span.partition)) found.set(span.partition, new Lane(span.partition, "partition"));
-      found.get(span.partition).owned.push({ ...span, owner: lane });
+function topicOf(partition) { return partition.slice(0, partition.lastIndexOf("-")); }
+
+// A lane for each partition that ever had an owner, with its owners and the times with two at once; and the number of partitions
+// without an owner, of topics that ever had one.
+class Owners {
+  constructor(run) {
+    this.run = run;
+    this.lanes = new Map();
+    this.numbers = new Set();
+    this.topics = new Map();
+    this.changed = new Set();
+    this.none = Object.assign(new Lane("ownerless", "ownerless", run), { steps: [], most: 0, all: 0 });
+    this.done = 0;
+  }
+
+  took(span) {
+    const lane = span.lane = this.lanes.get(span.partition) ?? this.laneFor(span.partition);
+    lane.owned.push(span);
+    if (span.late) return;
+    this.numbers.add(span.owner.number);
+    this.changed.add(lane);
+    if (!lane.held++) this.count(span.from, -1);
+  }
+
+  ended(span, t) {
+    span.until = t;
+    if (span.late) return;
+    this.changed.add(span.lane);
+    if (!--span.lane.held) this.count(t, 1);
+  }
+
+  laneFor(partition) {
+    const lane = Object.assign(new Lane(partition, "partition", this.run), { held: 0, shared: [] }), topic = this.topicFor(topicOf(partition));
+    this.lanes.set(partition, lane);
+    this.grown = true;
+    if (!topic.told) topic.changes.push({ t: 0, n: 1 });
+    for (const { t, n } of topic.changes.splice(0)) this.count(t, n);
+    topic.owned = true;
+    return lane;
+  }
+
+  topicFor(name) {
+    if (!this.topics.has(name)) this.topics.set(name, { changes: [], partitions: 0, owned: false, told: false });
+    return this.topics.get(name);
+  }
+
+  // The trace says how many partitions a topic has from now on.
+  topic(name, partitions, t) {
+    const topic = this.topicFor(name), n = partitions - (topic.told ? topic.partitions : topic.owned ? this.heldOf(name) : 0);
+    Object.assign(topic, { partitions, told: true });
+    if (topic.owned) this.count(t, n);
+    else topic.changes.push({ t, n });
+  }
+
+  heldOf(topic) { return [...this.lanes.keys()].filter((name) => topicOf(name) === topic).length; }
+
+  count(t, n) {
+    const { steps } = this.none;
+    let at = firstAfter(steps, t, "t");
+    if (steps[at - 1]?.t === t) at--;
+    else steps.splice(at, 0, { t, sum: steps[at - 1]?.sum ?? 0, n: 0 });
+    if (at < this.done - 1) this.done = 0;
+    for (; at < steps.length; at++) steps[at].sum += n;
+  }
+
+  // After some rows: the shared spans, the steps, their maximum once all had an owner, and the total.
+  settle() {
+    for (const lane of this.changed) lane.shared = sharedSpans(lane.owned.filter((span) => !span.late));
+    for (const lane of this.changed) if (lane.shared.length) this.run.seen.shared = true;
+    this.changed.clear();
+    const { none } = this;
+    if (!this.done) [none.all, this.most, this.settled] = [0, 0, false];
+    for (let at = Math.max(0, this.done - 1); at < none.steps.length; at++) {
+      const n = none.steps[at].n = Math.max(0, none.steps[at].sum);
+      none.all = Math.max(none.all, n);
+      this.settled ||= n === 0;
+      if (this.settled) this.most = Math.max(this.most, n);
     }
+    this.done = none.steps.length;
+    none.most = this.most || none.all;
   }
-  const sorted = [...found.values()].sort((a, b) => byName(a.name, b.name));
-  for (const lane of sorted) {
-    lane.owned.sort((a, b) => a.from - b.from);
-    lane.longestOwned = longest(lane.owned);
-    lane.shared = sharedSpans(lane.owned.filter((span) => !span.late));
-  }
-  return sorted;
 }
 
 function sharedSpans(spans) {
@@ -138,57 +215,4 @@ function sharedSpans(spans) {
     until = Math.max(until, span.until);
   }
   return shared;
-}
-
-// The number of partitions without an owner, as steps; its maximum once all had an owner; and the total number.
-function ownerless(lanes, changes, end) {
-  const topicOf = (name) => name.slice(0, name.lastIndexOf("-")), owned = Map.groupBy(lanes, (lane) => topicOf(lane.name));
-  const deltas = [], counts = new Map(), told = new Set(changes.map(({ topic }) => topic));
-  for (const { t, topic, count } of changes) {
-    if (owned.has(topic)) deltas.push({ t, n: count - (counts.get(topic) ?? 0) });
-    counts.set(topic, count);
-  }
-  for (const [topic, held] of owned) if (!told.has(topic)) deltas.push({ t: 0, n: held.length });
-  for (const lane of lanes) {
-    let until = -Infinity;
-    for (const span of lane.owned) {
-      if (span.late || span.until <= until) continue;
-      if (span.from > until) {
-        if (until > -Infinity) deltas.push({ t: until, n: 1 });
-        deltas.push({ t: span.from, n: -1 });
-      }
-      until = span.until;
-    }
-    if (until < end && until > -Infinity) deltas.push({ t: until, n: 1 });
-  }
-  deltas.sort((a, b) => a.t - b.t);
-  const steps = [];
-  let n = 0, all = 0, most = 0, settled = false;
-  for (const [at, delta] of deltas.entries()) {
-    n += delta.n;
-    if (deltas[at + 1]?.t === delta.t) continue;
-    const shown = Math.max(0, n);
-    steps.push({ t: delta.t, n: shown });
-    all = Math.max(all, shown);
-    settled ||= shown === 0;
-    if (settled) most = Math.max(most, shown);
-  }
-  return [steps, most || all, all];
-}
-
-// The sum of the lanes of a folded section: changes of the number in each state, or with each owner.
-function together(lanes) {
-  const changes = [], spans = new Map(), owning = new Set(lanes.flatMap((lane) => lane.kind === "partition" ? lane.owned.map(({ owner }) => owner.number) : []));
-  const add = (key, from, until) => {
-    changes.push({ t: from, key, n: 1 }, { t: until, key, n: -1 });
-    spans.set(key, (spans.get(key) ?? 0) + until - from);
-  };
-  for (const lane of lanes) {
-    if (lane.kind === "partition") for (const { owner, from, until, late } of lane.owned) late || add(owning.size > 2 * PALETTE.owners ? 0 : owner.number, from, until);
-    else for (const { state, from, until } of lane.states) add(state, from, until);
-    if (lane.kind !== "partition") for (const { sort, from, until } of lane.downs) if (sort === "down" || sort === "stopped") add("host " + sort, from, until);
-  }
-  changes.sort((a, b) => a.t - b.t);
-  const keys = [...spans.keys()].sort((a, b) => typeof a === "number" ? a - b : spans.get(b) - spans.get(a));
-  return { changes, keys, count: lanes.length, owners: lanes[0].kind === "partition" };
 }

@@ -52,23 +52,42 @@ class Painter {
 
   // A folded section: in each two pixels the share of its lanes in each state, or of partitions with each owner.
   paintTogether(c, item, y, height) {
-    const t = this.t, { changes, keys, count, owners } = t.sum(item), counts = new Map(keys.map((key) => [key, 0])), end = Math.min(t.width, t.x(t.run.end));
-    const colours = new Map(keys.map((key) => [key, (owners ? t.theme.owner(key) : key.startsWith("host ") ? t.theme.down(key.slice(5)) : t.theme.state(key)).colour]));
+    const t = this.t, end = Math.min(t.width, t.x(t.run.end)), bins = Math.max(0, Math.ceil((end - t.labels) / 2)), changes = new Map();
+    const owners = item.lanes[0].kind === "partition", several = t.run.owners.numbers.size > 2 * PALETTE.owners;
+    const bin = (time) => Math.max(0, Math.min(bins, Math.ceil((t.x(time) - t.labels - 1) / 2)));
+    const add = (key, { from, until }) => {
+      if (!changes.has(key)) changes.set(key, new Int32Array(bins + 1));
+      changes.get(key)[bin(from)]++;
+      changes.get(key)[bin(until)]--;
+    };
+    for (const lane of item.lanes) {
+      if (owners) this.eachShown(lane.owned, (span) => span.late || add(several ? 0 : span.owner.number, span));
+      else this.eachShown(lane.states, (span) => add(span.state, span));
+      this.eachShown(lane.downs, (span) => (span.sort === "down" || span.sort === "stopped") && add("host " + span.sort, span));
+    }
+    const first = (state) => -(t.theme.about(state) === "good"), keys = [...changes.keys()].sort((a, b) => owners ? a - b : first(a) - first(b) || byName(a, b));
+    const colours = keys.map((key) => (owners ? t.theme.owner(key) : key.startsWith("host ") ? t.theme.down(key.slice(5)) : t.theme.state(key)).colour);
+    const counts = keys.map(() => 0), lists = keys.map((key) => changes.get(key));
     c.fillStyle = t.theme.colours.panel;
     c.fillRect(t.labels, y, end - t.labels, height);
-    let at = 0;
-    for (let x = t.labels; x < end; x += 2) {
-      const until = t.time(x + 1);
-      while (at < changes.length && changes[at].t <= until) counts.set(changes[at].key, counts.get(changes[at].key) + changes[at++].n);
+    for (let from = 0, at = 0; at <= bins; at++) {
+      if (at < bins && !lists.some((list) => list[at])) continue;
       let top = y + height;
-      for (const key of keys) {
-        const tall = (counts.get(key) / count) * height;
-        if (!tall) continue;
-        c.fillStyle = colours.get(key);
-        c.fillRect(x, top - tall, 2, tall);
-        top -= tall;
-      }
+      counts.forEach((count, k) => {
+        if (!count || at === from) return;
+        const tall = (count / item.count) * height;
+        c.fillStyle = colours[k];
+        c.fillRect(t.labels + from * 2, top -= tall, (at - from) * 2, tall);
+      });
+      lists.forEach((list, k) => { counts[k] += list[at]; });
+      from = at;
     }
+  }
+
+  // Calls take(span) for the visible spans of a list without overlaps.
+  eachShown(list, take) {
+    const { from, until } = this.t;
+    for (let i = Math.max(0, firstAfter(list, from, "from") - 1); i < list.length && list[i].from < until; i++) if (list[i].until > from) take(list[i]);
   }
 
   // Partitions without an owner, as a step curve; small numbers are never too low to be seen.
@@ -114,7 +133,7 @@ class Painter {
 
   paintName(c, lane, y) {
     const t = this.t, { colours } = t.theme, indent = lane.kind === "thread" ? 34 : 22;
-    if (["member", "client", "consumer"].includes(lane.kind) && t.run.partitionNumbers.size) {
+    if (["member", "client", "consumer"].includes(lane.kind) && t.run.owners.lanes.size) {
       paintBox(c, t.theme.owner(lane.number), 8, y - 5, 8, 11);
     }
     c.fillStyle = this.focused(lane) ? colours.accent : lane.kind === "thread" ? colours.muted : colours.text;
@@ -203,7 +222,8 @@ class Painter {
     const t = this.t, list = t.run.faults;
     if (t.hidden.has("fault")) return;
     c.fillStyle = t.theme.faultSpan;
-    for (let i = Math.max(0, firstAfter(list, t.from - t.run.longestFault, "from") - 1); i < list.length && list[i].from < t.until; i++) {
+    for (let i = 0; i < list.length && list[i].from < t.until; i++) {
+      if (list[i].until <= Math.max(t.from, list[i].from)) continue;
       const x = Math.max(t.labels, t.x(list[i].from)), width = Math.min(t.width, t.x(list[i].until)) - x;
       if (width > 0 && t.shows(list[i].i)) c.fillRect(x, top, Math.max(1, width), height);
     }
@@ -211,13 +231,13 @@ class Painter {
 
   // The partitions of a member: each at its height if there are few, otherwise their number.
   paintRoll(c, lane, y) {
-    const t = this.t, height = lane.rollHeight, total = t.run.partitionNumbers.size, fill = t.theme.owner(lane.number);
+    const t = this.t, height = lane.rollHeight, total = t.run.owners.lanes.size, fill = t.theme.owner(lane.number);
     c.fillStyle = fill.colour;
     if (t.roll) {
       const each = height / total, thick = Math.max(1, each - 0.5);
       this.eachOwned(lane, (span, x, width) => {
         c.globalAlpha = span.late ? 0.35 : 1;
-        c.fillRect(x, y + span.number * each, width, thick);
+        c.fillRect(x, y + span.lane.number * each, width, thick);
       });
       c.globalAlpha = 1;
       return;

@@ -58,7 +58,7 @@ class Run {
       this.seq[i] = seq += packed.columns.seq[i];
     }
     this.cuts = cutOut(this.t, packed.cuts);
-    this.end = Math.max(1, this.length ? this.t[this.length - 1] : 1);
+    this.endAt(Math.max(1, this.length ? this.t[this.length - 1] : 1), 1.002);
     this.parsed = new Map();
     this.violations = [];
     this.rebalances = [];
@@ -66,8 +66,20 @@ class Run {
     this.ends = [];
     this.open = new Map();
     this.kinds = new Map();
-    this.build();
+    this.seen = { states: new Set(), views: new Set(), downs: new Set(), callbacks: new Set(), marks: new Set(), shared: false };
+    this.actors = { node: new Set(), member: new Set(), consumer: new Set(), thread: new Set(), group: new Set() };
+    this.made = new Map();
+    this.groups = new Map();
+    this.owners = new Owners(this);
+    this.around = new Lane("faults", "world", this);
+    this.around.section = "Faults and topics";
+    this.makeLanes();
+    this.grow(0);
+    if (!packed.lasts) this.close();
   }
+
+  // The time of the last event, and a little more: the timeline shows so much.
+  endAt(end, more) { Object.assign(this, { end, whole: end * more }); }
 
   // The name of an actor whose rows have its id.
   nameOf(actor) { return this.names.get(actor) ?? actor; }
@@ -106,55 +118,58 @@ class Run {
     return i < this.length ? i : null;
   }
 
-  build() {
-    this.makeLanes();
-    for (let i = 0; i < this.length; i++) this.take(i);
-    for (const lane of this.lanes) lane.close(this.end);
-    for (const group of this.groups.values()) {
-      if (group.rebalance) this.rebalances.push({ ...group.rebalance, end: null });
-    }
-    this.rebalances.sort((a, b) => a.begin - b.begin);
-    this.faults.sort((a, b) => a.from - b.from);
-    for (const begun of this.open.values()) {
-      for (const each of begun) if (RULES.has(this.text("actor", each.i))) this.faults.push({ ...each, until: this.end });
-    }
-    this.longestFault = longest(this.faults);
-    const owners = this.ownerLanes();
-    this.lanes.push(...owners);
-    this.addOwnerless(owners);
-    for (const lane of this.lanes) lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
+  // Take the rows from that one on. Returns true if there are other lanes than before.
+  grow(first) {
+    const found = this.findActors(first);
+    if (found) this.makeLanes();
+    for (let i = first; i < this.length; i++) this.take(i);
+    const { owners } = this, moved = owners.changed.size > 0, changed = found || owners.grown;
+    if (changed) this.lanes = [...this.lanes.filter((lane) => lane.kind !== "partition" && lane !== owners.none), ...this.ownerLanes(), ...this.ownerless()];
+    owners.settle();
     // The number of partitions that fill a bar: without it, a member that has all at the start would leave all others flat.
-    const counts = this.lanes.flatMap((lane) => lane.counts.map(({ n }) => n)).sort((a, b) => a - b);
-    this.most = Math.max(1, 2 * (counts[Math.floor(counts.length / 2)] ?? 0));
+    if (moved) {
+      const counts = this.lanes.flatMap((lane) => lane.counts.slice(-COUNTS_SEEN).map(({ n }) => n)).sort((a, b) => a - b);
+      this.most = Math.max(1, 2 * (counts[Math.floor(counts.length / 2)] ?? 0));
+    }
+    return changed;
   }
 
-  makeLanes() {
-    this.lanes = [];
-    this.byName = new Map();
-    this.groups = new Map();
-    const found = { node: new Set(), member: new Set(), consumer: new Set(), thread: new Set(), group: new Set() };
-    for (let i = 0; i < this.length; i++) {
+  close() {
+    for (const lane of this.lanes) lane.close(this.end);
+    for (const lane of this.owners.lanes.values()) for (const span of lane.shared) span.until = Math.min(span.until, this.end);
+    for (const fault of this.faults) fault.until = Math.min(fault.until, this.end);
+  }
+
+  findActors(first) {
+    const { actors } = this, number = () => Object.values(actors).reduce((sum, names) => sum + names.size, 0), before = number();
+    for (let i = first; i < this.length; i++) {
       const kind = this.text("kind", i), actor = this.text("actor", i);
-      if (kind === "group.state" || kind === "group.epoch") found.group.add(this.text("group", i));
+      if (kind === "group.state" || kind === "group.epoch") actors.group.add(this.text("group", i));
       if (!actor) continue;
-      if (kind === "sac.consumer") found.consumer.add(actor);
-      if (NODE_KINDS.has(kind)) found.node.add(actor);
-      else if (MEMBER_KINDS.has(kind)) found.member.add(actor);
-      else if (THREAD_KINDS.has(kind)) found.thread.add(actor);
+      if (kind === "sac.consumer") actors.consumer.add(actor);
+      if (NODE_KINDS.has(kind)) actors.node.add(actor);
+      else if (MEMBER_KINDS.has(kind)) actors.member.add(actor);
+      else if (THREAD_KINDS.has(kind)) actors.thread.add(actor);
     }
-    this.around = this.lane("faults", "world", "Faults and topics");
-    for (const name of [...found.group].sort(byName)) this.groupLane(name, found.group.size > 1);
-    for (const name of [...found.node].sort(byName)) this.lane(name, "node", "Nodes");
-    for (const name of found.node) found.member.delete(name);
-    this.makeMembers(found);
+    return number() > before;
+  }
+
+  // The lanes in their order; those that exist stay.
+  makeLanes() {
+    const { actors } = this;
+    this.lanes = [this.around];
+    this.byName = new Map();
+    for (const name of [...actors.group].sort(byName)) this.groupLane(name, actors.group.size > 1);
+    for (const name of [...actors.node].sort(byName)) this.lane(name, "node", "Nodes");
+    this.makeMembers({ ...actors, member: [...actors.member].filter((name) => !actors.node.has(name)) });
   }
 
   groupLane(name, several) {
-    const lane = new Lane(name, "group");
+    if (!this.groups.has(name)) this.groups.set(name, new Lane(name, "group", this));
+    const lane = this.groups.get(name);
     lane.section = several ? "Groups" : "Group";
     lane.label = name || "group";
     this.lanes.push(lane);
-    this.groups.set(name, lane);
   }
 
   // Threads under their client, consumers of a stream under the stream, all others on their own.
@@ -162,7 +177,7 @@ class Run {
   makeMembers({ member, consumer, thread }) {
     const consumers = [...consumer].filter((name) => name.includes("/"));
     const streams = new Set(consumers.map((name) => name.slice(name.indexOf("/") + 1)));
-    const alone = [...member].filter((name) => !consumers.includes(name));
+    const alone = member.filter((name) => !consumers.includes(name));
     for (const stream of [...streams].sort(byName)) {
       for (const name of consumers.filter((each) => each.endsWith("/" + stream)).sort(byName)) {
         const lane = this.lane(name, "consumer", `Stream ${stream}`);
@@ -181,6 +196,7 @@ class Run {
     }
     for (const name of threads) if (!this.byName.has(name)) this.lane(name, "thread", "Clients and threads");
     const parents = new Map([...this.byName]);
+    for (const lane of this.lanes) lane.children = [];
     let number = 0;
     for (const lane of this.lanes) {
       const parent = parents.get(lane.kind === "consumer" ? lane.label : lane.parent);
@@ -192,12 +208,12 @@ class Run {
 
   // The owners of each partition: of a stream at the top of its section, else in a section of their own.
   ownerLanes() {
-    const made = partitionLanes(this.lanes), sections = new Map();
+    const made = [...this.owners.lanes.values()].sort((a, b) => byName(a.name, b.name)), sections = new Map();
+    this.owners.grown = false;
     for (const lane of this.lanes) if (lane.kind === "consumer") sections.set(lane.section.slice(7), lane.section);
-    this.partitionNumbers = new Map(made.map((lane, number) => [lane.name, number]));
-    for (const lane of this.lanes) for (const span of lane.owned) span.number = this.partitionNumbers.get(span.partition);
-    for (const lane of made) {
+    for (const [number, lane] of made.entries()) {
       const own = sections.get(lane.name) ?? sections.get(lane.name.replace(/-0$/, ""));
+      lane.number = number;
       lane.section = own ?? "Partitions";
       if (own) [lane.label, lane.first] = ["active", true];
     }
@@ -205,30 +221,17 @@ class Run {
   }
 
   // The number of partitions without an owner over time, of all topics that any member owned.
-  addOwnerless(owners) {
-    if (!owners.length) return;
-    const lane = new Lane("ownerless", "ownerless"), streams = owners.some((each) => each.first);
+  ownerless() {
+    const lane = this.owners.none, streams = [...this.owners.lanes.values()].some((each) => each.first);
     lane.section = "Group";
     lane.label = streams ? "no active" : "no owner";
     lane.noun = streams ? "streams without an active consumer" : "partitions without an owner";
-    [lane.steps, lane.most, lane.all] = ownerless(owners, this.topicChanges(), this.end);
-    this.lanes.push(lane);
-  }
-
-  topicChanges() {
-    const changes = [];
-    for (const i of this.around.rows) {
-      if (this.text("kind", i) !== "topic") continue;
-      const [what, count] = this.text("detail", i).split(" ");
-      changes.push({ t: this.t[i], topic: this.text("actor", i), count: what === "deleted" ? 0 : Number(count) });
-    }
-    return changes;
+    return this.owners.lanes.size ? [lane] : [];
   }
 
   lane(name, kind, section) {
-    const lane = new Lane(name, kind);
-    lane.section = section;
-    lane.label = this.nameOf(name);
+    if (!this.made.has(name)) this.made.set(name, new Lane(name, kind, this));
+    const lane = Object.assign(this.made.get(name), { kind, section, label: this.nameOf(name) });
     this.lanes.push(lane);
     this.byName.set(name, lane);
     return lane;
@@ -243,21 +246,28 @@ class Run {
     const kind = this.text("kind", i), lane = this.laneOf(kind, i);
     this.kinds.set(kind, (this.kinds.get(kind) ?? 0) + 1);
     lane.rows.push(i);
+    lane.times.push(this.t[i]);
     TAKEN[kind]?.(this, lane, i, this.t[i]);
     const error = this.text("error", i);
     if ((kind === "heartbeat" || kind === "commit") && error && !ORDINARY.has(error)) this.mark(lane, i, "refused");
     else if (kind === "callback.end" && error) this.mark(lane, i, "refused");
   }
 
-  mark(lane, i, sort) { lane.marks.push({ t: this.t[i], i, sort }); }
+  mark(lane, i, sort) {
+    lane.marks.push({ t: this.t[i], i, sort });
+    this.seen.marks.add(sort);
+  }
 }
+
+// The newest counts of a lane that tell how many partitions a member has.
+const COUNTS_SEEN = 50;
 
 // Operations on a group are not faults.
 const PLANNED = { restart: "restart" };
 for (const step of ["start", "stop", "subscribe", "create-topic", "grow-topic", "delete-topic", "operate", "thread-change", "client-close"]) PLANNED[step] = "step";
 
 // Calls of a test that wait for a request: they last until it has come.
-const RULES = new Set(["lose_next_response", "fail_next", "delay"]);
+const RULES = new Set(["lose_next_response", "fail_next", "delay", "add_fault"]);
 
 // Heartbeats that a coordinator answers to members only.
 const JOINS = new Set(["join", "full"]);
@@ -296,7 +306,7 @@ const TAKEN = {
   },
   "group.epoch"(run, lane, i, t) {
     lane.epochs.push({ t, i, epoch: run.columns.group_epoch[i] });
-    lane.rebalance ??= { begin: t, i, group: lane.label, cause: run.text("detail", i), epochs: 0, heartbeats: 0 };
+    if (!lane.rebalance) run.rebalances.push(lane.rebalance = { begin: t, i, end: null, group: lane.label, cause: run.text("detail", i), epochs: 0, heartbeats: 0 });
     lane.rebalance.epochs++;
     settle(run, lane, i, t);
   },
@@ -323,9 +333,10 @@ const TAKEN = {
     run.mark(lane, i, failed ? "failure" : "end");
   },
   topic(run, lane, i, t) {
+    const name = run.text("actor", i), [what, partitions] = run.text("detail", i).split(" ");
     run.mark(lane, i, "topic");
-    if (!run.text("detail", i).startsWith("deleted")) return;
-    for (const each of run.lanes) each.releaseTopic(run.text("actor", i), t);
+    if (what === "deleted") for (const each of run.lanes) each.releaseTopic(name, t);
+    run.owners.topic(name, what === "deleted" ? 0 : Number(partitions), t);
   },
   assignment(run, lane, i, t) { lane.enter(lane.views, run.text("to", i), t); },
   host(run, lane, i, t) { lane.host(run.text("detail", i).split(" ")[0], t); },
@@ -345,10 +356,13 @@ const TAKEN = {
     run.open.set(actor, begun);
     if (run.text("to", i) === "met") return run.mark(lane, i, "met");
     if (run.text("to", i) === "end") {
-      if (begun.length) run.faults.push({ ...begun.shift(), until: t });
+      if (begun.length) begun.shift().until = t;
       return;
     }
-    begun.push({ from: t, i });
+    // A call that waits for nothing has no length.
+    const fault = { from: t, i, until: RULES.has(actor) ? Infinity : t };
+    run.faults.push(fault);
+    begun.push(fault);
     run.mark(lane, i, run.world === "embedded" ? "call" : PLANNED[actor] ?? "fault");
   },
   "run.faults_end"(run, lane, i) { run.mark(lane, i, "calm"); },
@@ -359,6 +373,7 @@ const TAKEN = {
 function settle(run, lane, i, t) {
   const to = run.text("to", i);
   if (!lane.rebalance || !(to === "Stable" || to === "Empty" || to === "Dead")) return;
-  if (to === "Stable") run.rebalances.push({ ...lane.rebalance, end: t });
+  if (to === "Stable") lane.rebalance.end = t;
+  else run.rebalances.splice(run.rebalances.indexOf(lane.rebalance), 1);
   lane.rebalance = null;
 }

@@ -88,23 +88,22 @@ class RunSection {
       lines.get(line).push(legendKey(text, paint));
     };
     const swatch = (line, fill, text, height = 14) => key(line, text, (c) => paintBox(c, fill, 1, (16 - height) / 2, 20, height));
-    const all = (pick) => new Set(lanes.flatMap((lane) => pick(lane)));
-    const named = (pick) => new Map([...all(pick)].map((state) => [plainState(state), state]));
-    for (const [text, state] of named((lane) => lane.states.map((s) => s.state))) swatch("states", theme.state(state), text);
-    for (const [text, state] of named((lane) => lane.views.map((s) => s.state))) swatch("the coordinator's view", theme.state(state), text, 5);
+    const named = (states) => new Map([...states].map((state) => [plainState(state), state]));
+    for (const [text, state] of named(run.seen.states)) swatch("states", theme.state(state), text);
+    for (const [text, state] of named(run.seen.views)) swatch("the coordinator's view", theme.state(state), text, 5);
     const owned = lanes.some((lane) => lane.kind === "partition");
-    for (const sort of all((lane) => lane.downs.map((s) => s.sort))) {
+    for (const sort of run.seen.downs) {
       swatch("hosts", theme.down(sort), sort === "active" ? "coordinates" : sort, sort === "active" ? 6 : 14);
     }
-    for (const sort of all((lane) => lane.kind === "consumer" || lane.kind === "member" ? lane.callbacks.map((s) => s.sort) : [])) {
+    for (const sort of run.seen.callbacks) {
       swatch("callbacks", { colour: theme.callback(sort) }, sort, 3);
     }
     if (owned) swatch("partitions", { colour: theme.colours.warn }, run.lanes.find((lane) => lane.kind === "ownerless").noun);
-    if (lanes.some((lane) => lane.shared?.length)) swatch("partitions", theme.fill("bad", "crossed"), "two owners");
+    if (run.seen.shared) swatch("partitions", theme.fill("bad", "crossed"), "two owners");
     const tick = (text, colour) => key("marks", text, (c) => { c.fillStyle = colour; c.fillRect(10, 4, 2, 8); });
     if (lanes.some((lane) => lane.kind === "member" && lane.beats.length)) tick("heartbeat", theme.colours.beat);
     if (lanes.some((lane) => lane.kind === "member" && lane.commits.length)) tick("commit", theme.colours.accent);
-    for (const sort of Object.keys(GLYPHS).filter((each) => lanes.some((lane) => lane.marks.some((mark) => mark.sort === each)))) {
+    for (const sort of Object.keys(GLYPHS).filter((each) => run.seen.marks.has(each))) {
       key("marks", GLYPHS[sort], (c) => paintGlyph(c, sort, 11, 8, theme.colours));
     }
     this.part("legend").replaceChildren(...[...lines].map(([line, items]) => {

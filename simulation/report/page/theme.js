@@ -51,10 +51,9 @@ class Theme {
     return this.fills.get(key);
   }
 
-  state(state) {
-    const spelt = state.replace(/(?<=[a-z])(?=[A-Z])/g, "_").toUpperCase(), about = PALETTE.about[spelt] ?? "idle";
-    return this.fill("state-" + about, PALETTE.variants[spelt] ?? PALETTE.patterns[about]);
-  }
+  about(state) { return PALETTE.about[spelt(state)] ?? "idle"; }
+
+  state(state) { return this.fill("state-" + this.about(state), PALETTE.variants[spelt(state)] ?? PALETTE.patterns[this.about(state)]); }
 
   owner(number) {
     const turn = Math.floor(number / PALETTE.owners) % PALETTE.turns.length;
@@ -67,6 +66,8 @@ class Theme {
     return this.get(sort === "assigned" || sort === "activated" ? "callback-assigned" : sort === "lost" ? "bad" : "callback-revoked");
   }
 }
+
+function spelt(state) { return state.replace(/(?<=[a-z])(?=[A-Z])/g, "_").toUpperCase(); }
 
 // The position of the switch is remembered if the browser allows that to a file.
 function kept(name) {

@@ -21,16 +21,13 @@ class Timeline {
   show(run) {
     this.run = run;
     this.folded = new Set();
-    this.sums = new Map();
-    for (const [section, lanes] of Map.groupBy(run.lanes.filter((lane) => !lane.first), (lane) => lane.section)) {
-      if (lanes.length >= FOLDED_FROM[lanes[0].kind]) this.folded.add(section);
-    }
+    this.large = new Set();
     this.hidden = new Set();
     this.mask = null;
     this.found = [];
     this.wanted = "";
     this.from = 0;
-    this.until = run.end * 1.002;
+    this.until = run.whole;
     this.scroll = 0;
     this.selected = null;
     this.cursor = null;
@@ -40,10 +37,11 @@ class Timeline {
 
   // The position of each lane and heading. Lanes of faults and groups stay at the top, all others scroll.
   layout() {
+    this.foldLarge();
     const run = this.run, shown = run.lanes.filter((lane) => this.wants(lane));
     const has = (list) => run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
     this.has = { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned"), commits: has("commits") };
-    this.roll = run.partitionNumbers.size <= ROLL_MAX;
+    this.roll = run.owners.lanes.size <= ROLL_MAX;
     this.pinned = shown.filter((lane) => PINNED.has(lane.kind));
     let y = AXIS;
     for (const lane of this.pinned) y = this.place(lane, y);
@@ -66,6 +64,15 @@ class Timeline {
     this.resize();
   }
 
+  // A section that has become large is folded, once.
+  foldLarge() {
+    for (const [section, lanes] of Map.groupBy(this.run.lanes.filter((lane) => !lane.first), (lane) => lane.section)) {
+      if (lanes.length < (FOLDED_FROM[lanes[0].kind] ?? Infinity) || this.large.has(section)) continue;
+      this.large.add(section);
+      this.folded.add(section);
+    }
+  }
+
   get all() { return [...this.pinned, ...this.items]; }
 
   wants(lane) {
@@ -75,7 +82,7 @@ class Timeline {
   }
 
   place(lane, y) {
-    const partitions = this.run.partitionNumbers.size;
+    const partitions = this.run.owners.lanes.size;
     let at = 3;
     lane.y = y;
     lane.band = { world: 17, group: 17, node: 15, thread: 15, client: 13, partition: 15, ownerless: 22 }[lane.kind] ?? 17;
@@ -120,12 +127,6 @@ class Timeline {
     });
   }
 
-  // The sum of the lanes of a folded section, counted once.
-  sum(heading) {
-    if (!this.sums.has(heading.section)) this.sums.set(heading.section, together(heading.lanes));
-    return this.sums.get(heading.section);
-  }
-
   get scale() { return (this.width - this.labels - 10) / (this.until - this.from); }
   x(t) { return this.labels + (t - this.from) * this.scale; }
   time(x) { return this.from + (x - this.labels) / this.scale; }
@@ -134,7 +135,7 @@ class Timeline {
   // -- the range of time ----------------------------------------------------------------------------------
 
   view(from, length) {
-    const whole = this.run.end * 1.002;
+    const { whole } = this.run;
     length = Math.max(SHORTEST_US, Math.min(whole, length));
     this.from = Math.max(0, Math.min(from, whole - length));
     this.until = this.from + length;
@@ -148,7 +149,7 @@ class Timeline {
 
   zoom(factor, x) {
     const time = this.time(Math.max(this.labels, x ?? (this.labels + this.width) / 2));
-    const length = Math.max(SHORTEST_US, Math.min(this.run.end * 1.002, (this.until - this.from) * factor));
+    const length = Math.max(SHORTEST_US, Math.min(this.run.whole, (this.until - this.from) * factor));
     this.view(time - ((time - this.from) / (this.until - this.from)) * length, length);
   }
 
