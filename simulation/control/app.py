@@ -29,7 +29,9 @@ from fencepost.simulation.embedded.groups import AsyncGroup
 from fencepost.simulation.embedded.scopes import KafkaScope
 from fencepost.simulation.embedded.settings import whole
 from fencepost.simulation.embedded.thread import LoopThread
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.report.page import POLICY
+from fencepost.simulation.report.render import live_document
+from fencepost.simulation.trace.schema import Row, is_steady
 
 MAX_BODY_BYTES: Final = 32 << 20
 """The limit on bytes of a request's body."""
@@ -68,6 +70,7 @@ class ControlApp:
         self.is_closing = False
         """True if streams of events are to end."""
         routes: list[Route] = [
+            Route("/", self._page),
             Route("/openapi.json", self._openapi),
             Route("/health", self._health),
             Route("/metrics", self._metrics),
@@ -110,6 +113,8 @@ class ControlApp:
 
     def _refusal(self, request: Request) -> Response | None:
         """Return the refusal of a request that may not control this server."""
+        if request.url.path == "/":
+            return None  # the page has nothing of this server in it
         headers = request.headers
         host = headers.get("host", "")
         origin = headers.get("origin")
@@ -157,7 +162,9 @@ class ControlApp:
             if operation.name == "events" and "text/event-stream" in request.headers.get("accept", ""):
                 since = request.headers.get("last-event-id", "")
                 is_number = since.isdecimal() and len(since) <= MAX_DIGITS
-                return self._stream(kafka, int(since) if is_number else arguments["since"])
+                return self._stream(
+                    kafka, int(since) if is_number else arguments["since"], has_steady=arguments["steady"]
+                )
             key = request.path_params.get(operation.place.key, "")
             result = await self._run(operation, operation.place.of(kafka, key), arguments)
             if operation.name == "timeline":
@@ -195,17 +202,20 @@ class ControlApp:
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def _stream(self, kafka: BlockingControls[AsyncGroup], since: int) -> Response:
+    def _stream(self, kafka: BlockingControls[AsyncGroup], since: int, *, has_steady: bool) -> Response:
         whole("since", since, 0, None)
         headers = {"Cache-Control": "no-store"}
-        return StreamingResponse(self._sent(kafka, since), media_type="text/event-stream", headers=headers)
+        sent = self._sent(kafka, since, has_steady=has_steady)
+        return StreamingResponse(sent, media_type="text/event-stream", headers=headers)
 
-    async def _sent(self, kafka: BlockingControls[AsyncGroup], seq: int) -> AsyncIterator[bytes]:
+    async def _sent(
+        self, kafka: BlockingControls[AsyncGroup], seq: int, *, has_steady: bool = True
+    ) -> AsyncIterator[bytes]:
         """Yield events as they happen. A client that reads slowly is behind, and holds nothing up."""
 
         def newer() -> tuple[list[Row], list[Row]]:
             rows = kafka.endpoint.observer.rows_since(seq, _EVENTS_AT_ONCE)
-            return rows, [row for row in rows if kafka._is_own(row)]
+            return rows, [row for row in rows if kafka._is_own(row) and (has_steady or not is_steady(row))]
 
         quiet = 0
         while not self.is_closing:
@@ -248,6 +258,11 @@ class ControlApp:
         self._scopes.pop(name, None)
         return await _document(None)
 
+    async def _page(self, request: Request) -> Response:
+        policy = f"{POLICY}; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+        headers = {"Content-Security-Policy": policy, "Cache-Control": "no-store"}
+        return HTMLResponse(live_document(has_token=self._token is not None), headers=headers)
+
     async def _openapi(self, request: Request) -> Response:
         described = document(self._operations, has_token=self._token is not None)
         return Response(msgspec.json.encode(described), media_type="application/json")
@@ -263,7 +278,8 @@ class ControlApp:
     async def _metrics(self, request: Request) -> Response:
         from fencepost.simulation.control.metrics import exposition, samples_of
 
-        samples = await self._on_brokers(lambda: samples_of(self._kafka.endpoint))
+        wanted = frozenset(request.query_params.getlist("name[]"))
+        samples = await self._on_brokers(lambda: samples_of(self._kafka.endpoint, wanted))
         written, media_type = await asyncio.to_thread(exposition, samples, request.headers.get("accept", ""))
         return Response(written, headers={"Content-Type": media_type})
 

@@ -6,7 +6,7 @@ to which a broker responds from memory are not among them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -24,6 +24,11 @@ class _Described(NamedTuple):
     meaning: str
     labels: tuple[str, ...] = ()
     made: type[Any] = GaugeMetricFamily
+
+    @property
+    def sample(self) -> str:
+        """The name of its samples, by which `name[]` asks for it."""
+        return f"fencepost_{self.name}{'_total' * (self.made is CounterMetricFamily)}"
 
 
 REQUESTS = _Described("requests", "Requests that were handled.", ("api",), CounterMetricFamily)
@@ -45,8 +50,8 @@ LOG_END = _Described("log_end_offset", "The offset after the last record.", ("to
 Samples = dict[_Described, list[tuple[tuple[str, ...], float]]]
 
 
-def samples_of(endpoint: EmbeddedEndpoint) -> Samples:
-    """Return all values; call it on the brokers' loop."""
+def samples_of(endpoint: EmbeddedEndpoint, wanted: Set[str] = frozenset()) -> Samples:
+    """Return all values, or those of the metrics with these names; call it on the brokers' loop."""
     cluster, observer = endpoint.brokers.cluster, endpoint.observer
     seq = observer.seq
     found: Samples = {
@@ -81,7 +86,7 @@ def samples_of(endpoint: EmbeddedEndpoint) -> Samples:
                     found[GROUP_OFFSET].append((labels, value.offset))
                     if (end := ends.get((topic_name, number))) is not None:
                         found[GROUP_LAG].append((labels, max(0, end - value.offset)))
-    return found
+    return {each: values for each, values in found.items() if not wanted or each.sample in wanted}
 
 
 def exposition(samples: Samples, accept: str) -> tuple[bytes, str]:

@@ -94,6 +94,8 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
         "get": _entry("health", "Return 200 while the brokers serve, otherwise 503.", schema(Health))
     }
     metrics = _entry("metrics", "Return metrics for Prometheus.", {"type": "string"})
+    names = {"type": "array", "items": {"type": "string"}}
+    metrics["parameters"] = [{"name": "name[]", "in": "query", "schema": names, "description": "Only these."}]
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     paths["/metrics"] = {"get": metrics}
     return {

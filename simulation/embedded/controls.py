@@ -29,6 +29,7 @@ from fencepost.simulation.embedded.settings import (
     api_of,
     duration,
     error_of,
+    flag,
     name_of,
     refused_by_kafka,
     topic_config_of,
@@ -38,7 +39,7 @@ from fencepost.simulation.embedded.settings import (
 from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
 from fencepost.simulation.embedded.timeline import timelines_page
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.trace.schema import Row, RowKind, is_steady
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
@@ -487,16 +488,18 @@ class KafkaControls(RightsControls, Generic[G]):
     # -- what happened ----------------------------------------------------------------------------------
 
     @on_loop
-    def events(self, since: int = 0) -> list[Row]:
+    def events(self, since: int = 0, *, steady: bool = True) -> list[Row]:
         """Return the newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
 
         Members are named by their ids. The partitions that a member owns are those in its heartbeats. `since`
-        is a number of `last_event`: only the rows after it are returned.
+        is a number of `last_event`: only the rows after it are returned. `steady=False` leaves out accepted
+        heartbeats that changed nothing.
 
         :raises FencepostError: if it is not a number of a row.
         """
         rows = self.endpoint.observer.rows_since(whole("since", since, 0, None))
-        return [row for row in rows if self._is_own(row)]
+        wants_all = flag("steady", steady)
+        return [row for row in rows if self._is_own(row) and (wants_all or not is_steady(row))]
 
     def _is_own(self, row: Row) -> bool:
         """Return true for an event that these controls show."""
@@ -579,15 +582,23 @@ class BlockingControls(KafkaControls[G]):
         )
 
     @until_done
-    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
+    async def records(
+        self, topic: str, partition: int | None = None, *, since: int = 0, most: int | None = None
+    ) -> list[ReadRecord]:
         """Return all records of a topic, or of one of its partitions, in the order of partitions and offsets.
 
-        They include records of open and aborted transactions, as for a `read_uncommitted` consumer.
+        They include records of open and aborted transactions, as for a `read_uncommitted` consumer. Of each
+        partition they are those from the offset `since` on, `most` at most.
 
-        :raises FencepostError: for an unknown topic or partition.
+        :raises FencepostError: for an unknown topic or partition, or a negative offset or number.
         """
         return await self.endpoint.logs.records(
-            self._own("topic", topic), partition, self.prefix, in_turns=True
+            self._own("topic", topic),
+            partition,
+            self.prefix,
+            since=whole("since", since, 0, None),
+            most=None if most is None else whole("most", most, 0, None),
+            in_turns=True,
         )
 
     @until_done

@@ -165,22 +165,36 @@ class LogAccess:
         return answer
 
     async def records(
-        self, name: str, partition: int | None, prefix: str = "", *, in_turns: bool = False
+        self,
+        name: str,
+        partition: int | None,
+        prefix: str = "",
+        *,
+        since: int = 0,
+        most: int | None = None,
+        in_turns: bool = False,
     ) -> list[ReadRecord]:
-        """Return all records of a topic or of one partition, partition by partition.
+        """Return the records of a topic or of one partition, partition by partition.
 
-        With `in_turns`, other work of the loop has its turn after some records.
+        Of each partition they are those from the offset `since` on, `most` at most. With `in_turns`, other
+        work of the loop has its turn after some records.
         """
         topic = self.topic(name, prefix)
         numbers = range(topic.partitions) if partition is None else [self.partition(topic, partition)]
-        return [record for number in numbers for record in await self._read(topic, number, in_turns)]
+        return [
+            record
+            for number in numbers
+            for record in (await self._read(topic, number, since, most, in_turns))[:most]
+        ]
 
-    async def _read(self, topic: Topic, partition: int, in_turns: bool) -> list[ReadRecord]:
+    async def _read(
+        self, topic: Topic, partition: int, since: int, most: int | None, in_turns: bool
+    ) -> list[ReadRecord]:
         log = self._brokers.cluster.log(topic, partition)
         found: list[ReadRecord] = []
         turns = 0
-        position = log.log_start_offset
-        while position < log.high_watermark:
+        position = first = max(log.log_start_offset, since)
+        while position < log.high_watermark and (most is None or len(found) < most):
             wanted = logs.FetchPartition(
                 partition=partition, fetch_offset=position, partition_max_bytes=_FETCH_BYTES
             )
@@ -198,7 +212,7 @@ class LogAccess:
                     )
                     if in_turns and header.last_offset_delta >= _IN_A_TURN:
                         records = await asyncio.to_thread(list, records)
-                    found += (each for each in records if each.offset >= log.log_start_offset)
+                    found += (each for each in records if each.offset >= first)
                 position = header.base_offset + header.last_offset_delta + 1
                 if in_turns and len(found) // _IN_A_TURN > turns:
                     turns = len(found) // _IN_A_TURN

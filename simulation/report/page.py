@@ -38,6 +38,14 @@ TIMELINE_SCRIPTS = (
     "runs.js",
 )
 CAMPAIGN_SCRIPTS = ("heatmap.js", "charts.js", "all-runs.js")
+LIVE_SCRIPTS = (
+    "live-run.js",
+    "live-api.js",
+    "live-tables.js",
+    "live-operations.js",
+    "live-records.js",
+    "live.js",
+)
 
 
 def part(name: str) -> str:

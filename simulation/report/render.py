@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import os
 import string
@@ -32,6 +33,7 @@ from fencepost.simulation.report.model import (
 )
 from fencepost.simulation.report.page import (
     CAMPAIGN_SCRIPTS,
+    LIVE_SCRIPTS,
     POLICY,
     compact,
     embedded_runs,
@@ -132,6 +134,18 @@ def timelines_document(
         script=script(),
     )
     return visible(page)
+
+
+@functools.cache
+def live_document(*, has_token: bool) -> str:
+    """Return the page of a server that runs; it asks for the token if the server has one."""
+    return string.Template(part("live.html")).substitute(
+        token=' data-token="needed"' if has_token else "",
+        style=style("timeline.css", "live.css"),
+        run_section=part("run.html"),
+        version=html.escape(version()),
+        script=script(*LIVE_SCRIPTS),
+    )
 
 
 def _folded(text: str) -> str:

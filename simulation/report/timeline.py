@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.reading import visible
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.trace import schema
-from fencepost.simulation.trace.schema import CLOCK_ADVANCED, COLUMNS, Row, RowKind
+from fencepost.simulation.trace.schema import CLOCK_ADVANCED, COLUMNS, Row, RowKind, is_steady
 
 EVENTS_MAX = 100_000
 """The limit on events. More events are thinned out: people can't read them all, and the file stays small."""
@@ -22,10 +22,7 @@ EVENTS_MAX = 100_000
 _JOINS = ("join", "full")
 
 _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
-    (
-        "steady heartbeats",
-        lambda row: row.kind == RowKind.HEARTBEAT and row.detail.startswith("keepalive") and not row.error,
-    ),
+    ("steady heartbeats", is_steady),
     ("processed records", lambda row: row.kind == RowKind.RECORDS),
     ("accepted commits", lambda row: row.kind == RowKind.COMMIT and not row.error),
     (

@@ -364,6 +364,11 @@ CLOCK_ADVANCED: Final = "clock.advance"
 """The actor of the fault by which a test moves its Kafka's clock; the detail begins with the seconds."""
 
 
+def is_steady(row: Row) -> bool:
+    """Return true for an accepted heartbeat that changed nothing."""
+    return row.kind == RowKind.HEARTBEAT and row.detail.startswith("keepalive") and not row.error
+
+
 def kinds_of(column: str) -> Iterator[RowKind]:
     """Return the kinds whose rows fill this column; all kinds if none names it."""
     using = [kind for kind in RowKind if column in kind.columns or (column == "actor" and kind.actor)]

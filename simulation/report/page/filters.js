@@ -28,14 +28,24 @@ class Filters {
     this.run = run;
     this.part("lanes").value = lanes;
     this.part("find").value = find;
-    const kinds = [...run.kinds].sort((a, b) => b[1] - a[1]);
+    this.list(hidden);
+    this.apply();
+  }
+
+  list(hidden) {
+    const kinds = [...this.run.kinds].sort((a, b) => b[1] - a[1]);
     this.part("kinds").replaceChildren(...kinds.map(([kind, count]) => {
       const label = element("label"), box = element("input");
       Object.assign(box, { type: "checkbox", value: kind, checked: !hidden.includes(kind) });
       label.append(box, element("span", kind), element("span", NUMBERS.format(count), "count"));
       return label;
     }));
-    this.apply();
+  }
+
+  // The run has more rows.
+  grow() {
+    if (this.run.kinds.size > this.boxes.length) this.list(this.state.hidden);
+    this.scan();
   }
 
   get boxes() { return [...this.part("kinds").querySelectorAll("input")]; }
@@ -53,25 +63,30 @@ class Filters {
   }
 
   apply() {
-    const { run } = this, { lanes, find, hidden } = this.state, mask = hidden.length || find ? new Uint8Array(run.length) : null;
-    const without = new Set(hidden), words = find.toLowerCase().split(/\s+/).filter(Boolean), found = [];
-    let count = run.length;
-    if (mask) {
-      const kinds = run.strings.map((text) => !without.has(text)), has = (texts) => words.map((word) => texts.map((text) => text.toLowerCase().includes(word)));
-      const inTexts = has(run.strings), inSets = has(run.sets), c = run.columns, texts = ["actor", "kind", "from", "to", "error", "detail"];
-      count = 0;
-      for (let i = 0; i < run.length; i++) {
-        if (!kinds[c.kind[i]]) continue;
-        if (!words.every((_, w) => inSets[w][c.partitions[i]] || texts.some((column) => inTexts[w][c[column][i]]))) continue;
-        mask[i] = 1;
-        count++;
-        if (words.length) found.push(i);
-      }
-    }
-    this.part("matches").textContent = mask ? `${NUMBERS.format(count)} of ${NUMBERS.format(run.length)} events` : `${NUMBERS.format(count)} events`;
+    const { lanes, find, hidden } = this.state, words = find.toLowerCase().split(/\s+/).filter(Boolean);
+    Object.assign(this, { without: new Set(hidden), scanned: 0, count: 0, found: [], mask: hidden.length || find ? [] : null });
+    this.words = words.map((word) => ({ word, strings: [], sets: [] }));
+    this.scan();
     this.part("kinds").closest("details").classList.toggle("active", hidden.length > 0);
-    this.timeline.filter({ hidden: without, mask, found, wanted: lanes.toLowerCase() });
+    this.timeline.filter({ hidden: this.without, mask: this.mask, found: this.found, wanted: lanes.toLowerCase() });
     this.changed();
+  }
+
+  // Look at the rows that were not looked at yet.
+  scan() {
+    const { run, mask, words } = this, c = run.columns, texts = ["actor", "kind", "from", "to", "error", "detail"];
+    for (const each of words) {
+      for (const list of ["strings", "sets"]) for (let n = each[list].length; n < run[list].length; n++) each[list].push(run[list][n].toLowerCase().includes(each.word));
+    }
+    for (let i = this.scanned; mask && i < run.length; i++) {
+      const shown = !this.without.has(run.text("kind", i)) && words.every((each) => each.sets[c.partitions[i]] || texts.some((column) => each.strings[c[column][i]]));
+      mask.push(shown ? 1 : 0);
+      if (!shown) continue;
+      this.count++;
+      if (words.length) this.found.push(i);
+    }
+    this.scanned = run.length;
+    this.part("matches").textContent = mask ? `${NUMBERS.format(this.count)} of ${NUMBERS.format(run.length)} events` : `${NUMBERS.format(run.length)} events`;
   }
 
   // The next event that matches the search; after the last one, the first.

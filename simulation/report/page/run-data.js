@@ -49,6 +49,7 @@ class Run {
     this.columns = packed.columns;
     this.names = new Map(Object.entries(packed.names));
     this.world = packed.world;
+    this.lasts = packed.lasts ?? false;
     this.length = packed.columns.t.length;
     this.t = new Float64Array(this.length);
     this.seq = new Float64Array(this.length);
@@ -75,7 +76,7 @@ class Run {
     this.around.section = "Faults and topics";
     this.makeLanes();
     this.grow(0);
-    if (!packed.lasts) this.close();
+    if (!this.lasts) this.close();
   }
 
   // The time of the last event, and a little more: the timeline shows so much.

@@ -10,7 +10,9 @@ const READING = {
 };
 
 class RunSection {
-  constructor(section, theme) {
+  // With `linked`, the page's address says what is shown.
+  constructor(section, theme, linked = true) {
+    this.linked = linked;
     this.part = (name) => section.querySelector(`[data-part="${name}"]`);
     this.section = section;
     this.theme = theme;
@@ -18,7 +20,7 @@ class RunSection {
     this.interaction = new Interaction(t, new Tooltip(this.part("tooltip"), this.part("canvas")));
     this.filters = new Filters(this.part, t);
     this.list = new EventList(this.part("events"), this.part("events-count"), t);
-    const address = later(250, () => writeAddress(addressOf(t, this.filters)));
+    const address = linked ? later(250, () => writeAddress(addressOf(t, this.filters))) : () => {};
     t.viewed = () => { address(); this.list.refresh(); };
     t.selectedRow = (i) => { this.tell(i); address(); this.list.refresh(); };
     this.filters.changed = () => { address(); this.list.refresh(); };
@@ -48,11 +50,30 @@ class RunSection {
     this.part("command").textContent = run.command;
     this.part("command").parentElement.hidden = !run.command;
     this.part("left-out").textContent = run.leftOut.length ? `Left out to keep the page small: ${run.leftOut.join(", ")}.` : "";
+    this.fill();
+  }
+
+  fill() {
+    const { run } = this, kinds = new Set(run.lanes.map((lane) => lane.kind)), box = this.part("rebalances-box").parentElement;
+    this.told = this.summary();
     for (const name of ["previous", "next"]) this.part(name).hidden = !run.violations.length;
-    const kinds = new Set(run.lanes.map((lane) => lane.kind));
     this.part("reading").textContent = Object.entries(READING).filter(([kind]) => kinds.has(kind)).map(([, text]) => text).join(" ");
     this.fillLegend();
-    this.fillTables();
+    if (!box.contains(document.activeElement)) this.fillTables();
+  }
+
+  // What the legend and the tables depend on.
+  summary() {
+    const { run } = this, { states, views, downs, callbacks, marks, shared } = run.seen;
+    return [states, views, downs, callbacks, marks].map((each) => each.size) + [shared, run.lanes.length, run.violations.length, run.rebalances.length,
+      run.rebalances[run.rebalances.length - 1]?.end].join();
+  }
+
+  // The run has more rows, and other lanes if they `changed`.
+  grow(changed) {
+    this.timeline.grow(changed);
+    this.filters.grow();
+    if (this.summary() !== this.told) this.fill();
   }
 
   tell(i) {
@@ -61,11 +82,12 @@ class RunSection {
       detail.replaceChildren(element("div", "Point at the timeline for details; click an event to keep it here.", "quiet"));
       return;
     }
-    const link = element("a", "link to this event");
+    detail.replaceChildren(...describe(rowLines(this.run.row(i))));
+    if (!this.linked) return;
+    const link = element("a", "link to this event"), last = element("div");
     link.href = addressOf(this.timeline, this.filters, i);
-    const last = element("div");
     last.append(link);
-    detail.replaceChildren(...describe(rowLines(this.run.row(i))), last);
+    detail.append(last);
   }
 
   async copyLink() {
@@ -125,7 +147,7 @@ class RunSection {
     const several = run.groups.size > 1;
     this.part("rebalances-box").hidden = !run.groups.size;
     this.part("rebalances").replaceChildren(table([...(several ? ["group"] : []), "began", "#took", "because of", "#epochs", "#heartbeats"],
-      run.rebalances.map((r) => {
+      (run.lasts ? run.rebalances.toReversed() : run.rebalances).map((r) => {
         const until = r.end ?? run.end, length = Math.max(2e5, (until - r.begin) * 1.6);
         const show = () => { t.view((r.begin + until - length) / 2, length); t.select(r.i, "near"); near(); };
         return [...(several ? [r.group] : []), jump(showTime(run.clock(r.begin), 3), show), r.end === null ? "unfinished" : showDuration(run.clock(r.end) - run.clock(r.begin)),

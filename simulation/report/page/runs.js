@@ -2,8 +2,8 @@
 
 async function showRuns(theme) {
   const section = document.getElementById("run");
-  if (!section) return;
   const held = [...document.querySelectorAll("script[data-run-id]")], known = new Map();
+  if (!section || !held.length) return;
   const shown = new RunSection(section, theme), chooser = shown.part("chooser");
   const byId = (id) => held.find((each) => each.dataset.runId === id);
   chooser.replaceChildren(...held.map((each) => {

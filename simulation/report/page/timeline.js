@@ -39,8 +39,7 @@ class Timeline {
   layout() {
     this.foldLarge();
     const run = this.run, shown = run.lanes.filter((lane) => this.wants(lane));
-    const has = (list) => run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
-    this.has = { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned"), commits: has("commits") };
+    this.has = this.parts();
     this.roll = run.owners.lanes.size <= ROLL_MAX;
     this.pinned = shown.filter((lane) => PINNED.has(lane.kind));
     let y = AXIS;
@@ -62,6 +61,19 @@ class Timeline {
     this.total = y;
     this.focus = Math.max(0, Math.min(this.focus, this.all.length - 1));
     this.resize();
+  }
+
+  // The parts that lanes of members have.
+  parts() {
+    const has = (list) => this.run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
+    return { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned"), commits: has("commits") };
+  }
+
+  // The run has more rows, and other lanes if they `changed`.
+  grow(changed) {
+    const parts = this.parts();
+    if (changed || Object.keys(parts).some((name) => parts[name] !== this.has[name])) this.layout();
+    this.draw();
   }
 
   // A section that has become large is folded, once.
@@ -108,9 +120,9 @@ class Timeline {
     const tallest = Math.max(this.top + 200, Math.min(900, window.innerHeight * 0.74));
     this.height = Math.min(tallest, this.top + this.total + 4);
     for (const [canvas, height] of [[this.canvas, this.height], [this.overview, OVERVIEW]]) {
-      canvas.width = Math.round(this.width * ratio);
-      canvas.height = Math.round(height * ratio);
-      canvas.style.height = height + "px";
+      const [wide, tall] = [Math.round(this.width * ratio), Math.round(height * ratio)];
+      if (canvas.width === wide && canvas.height === tall) continue;
+      [canvas.width, canvas.height, canvas.style.height] = [wide, tall, height + "px"];
       canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
     }
     this.clampScroll();
@@ -148,7 +160,7 @@ class Timeline {
   pan(pixels) { this.view(this.from + pixels / this.scale, this.until - this.from); }
 
   zoom(factor, x) {
-    const time = this.time(Math.max(this.labels, x ?? (this.labels + this.width) / 2));
+    const time = this.follows ? this.until : this.time(Math.max(this.labels, x ?? (this.labels + this.width) / 2));
     const length = Math.max(SHORTEST_US, Math.min(this.run.whole, (this.until - this.from) * factor));
     this.view(time - ((time - this.from) / (this.until - this.from)) * length, length);
   }
