@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,18 +11,15 @@ from typing import Any
 
 import pytest
 
+from tests.browsing import PATIENCE_MS, chromium, needs_chromium
+
 SITE = Path(__file__).parents[2] / "build" / "site"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PLAYWRIGHT = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 WIDTHS = (400, 1280, 1920)
 PAGES = ("index.html", "tutorial.html", "guides/simulate-a-rollout.html", "api/tests.html")
-PATIENCE_MS = 40_000
 
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.real,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to look at the site"),
+    *needs_chromium,
     pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs build/site: run make site"),
 ]
 
@@ -50,14 +46,8 @@ def address() -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser(processes: None, address: str) -> Iterator[Any]:
     assert address
-    with PLAYWRIGHT.sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-            timeout=2 * PATIENCE_MS,
-        )
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture(params=WIDTHS)

@@ -183,7 +183,7 @@ class Frame {
     const [group] = run.groups.values();
     let last = -1;
     for (const span of group?.states ?? []) {
-      const to = x(span.until);
+      const to = x(Math.min(span.until, run.end));
       if (to < last + 0.5) continue;
       c.fillStyle = t.theme.state(span.state).colour;
       c.fillRect(Math.max(x(span.from), last), strip, Math.max(1, to - x(span.from)), 7);

@@ -13,7 +13,8 @@ class Api {
   set token(token) { sessionStorage.setItem("fencepost-token", token); }
 
   async ask(path, { verb = "GET", body, accept = "*/*", signal } = {}) {
-    const headers = { Accept: accept, ...(this.token ? { Authorization: `Bearer ${this.token}` } : {}) };
+    const token = String.fromCharCode(...new TextEncoder().encode(this.token));  // a header has bytes
+    const headers = { Accept: accept, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
     const response = await fetch(path, { method: verb, headers, body: body === undefined ? undefined : JSON.stringify(body), signal, cache: "no-store" });
     if (response.ok) return response;
     const text = await response.text();

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,31 +24,19 @@ from fencepost.simulation.report.timeline import encode_run
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.schema import Row
+from tests.browsing import PATIENCE_MS, chromium, expect, expect_text, needs_chromium
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PLAYWRIGHT = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-PATIENCE_MS = 40_000
 WIDTH = 1300
 
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to look at the page"),
-]
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
 def browser(processes: None, pages: Path) -> Iterator[Any]:
     """A browser, once all pages are made: where playwright is at work no other event loop runs."""
     assert pages.is_dir()
-    with PLAYWRIGHT.sync_playwright() as playwright:
-        found = playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-            timeout=2 * PATIENCE_MS,
-        )
+    with chromium() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
@@ -208,7 +195,7 @@ def test_filters_leave_what_was_asked_for(opened: Any, small: Path) -> None:
     expect_text(matches, "12 of 32")
     page.wait_for_url("**without=heartbeat*")
     page.get_by_label("lanes", exact=True).fill("member-2")
-    PLAYWRIGHT.expect(listed).not_to_contain_text("member-1", timeout=PATIENCE_MS)
+    expect(listed).not_to_contain_text("member-1", timeout=PATIENCE_MS)
     expect_text(listed, "member-2")
 
 
@@ -235,10 +222,10 @@ def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, smal
     switch = page.locator("[data-theme-switch]")
     page.emulate_media(color_scheme="dark")
     # The page hears of it with one of the next frames.
-    PLAYWRIGHT.expect(switch).to_contain_text("light", timeout=PATIENCE_MS)
+    expect_text(switch, "light")
     assert page.evaluate(ground) != light
     switch.click()
-    PLAYWRIGHT.expect(switch).to_contain_text("dark", timeout=PATIENCE_MS)
+    expect_text(switch, "dark")
     assert page.evaluate(ground) == light
 
 
@@ -420,7 +407,3 @@ def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -
     page.locator("[data-part=chooser]").select_option("deploy-000001")
     page.wait_for_url("**run=deploy-000001*")
     expect_text(page.locator("#run-title"), "run 1")
-
-
-def expect_text(locator: Any, text: str | re.Pattern[str]) -> None:
-    PLAYWRIGHT.expect(locator).to_contain_text(text, timeout=PATIENCE_MS)

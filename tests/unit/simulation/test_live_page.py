@@ -1,0 +1,195 @@
+"""The live page of the control port in a browser: what people see, click and type."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer
+
+from fencepost import EmbeddedKafka
+from fencepost.simulation.control.operations import operations
+from fencepost.simulation.control.serving import TOKEN_VARIABLE, ControlAddress, controlled
+from tests.browsing import PATIENCE_MS, chromium, expect, expect_text, needs_chromium
+
+pytestmark = needs_chromium
+
+
+@contextlib.contextmanager
+def control_of(kafka: EmbeddedKafka) -> Iterator[str]:
+    url: Future[str] = Future()
+    over: Future[asyncio.Event] = Future()
+
+    async def serve() -> None:
+        async with controlled(kafka.endpoint, ControlAddress("127.0.0.1", 0)) as address:
+            stop = asyncio.Event()
+            over.set_result(stop)
+            url.set_result(address)
+            await stop.wait()
+
+    serving = kafka.thread.submit(serve())
+    try:
+        yield url.result()
+
+        async def end() -> None:
+            over.result().set()
+
+        kafka.thread.submit(end()).result()
+    finally:
+        serving.result()
+
+
+@contextlib.contextmanager
+def a_member(kafka: EmbeddedKafka, name: str) -> Iterator[Consumer]:
+    """A consumer of the group `billing` that is polled all the time."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": kafka.bootstrap_servers,
+            "group.id": "billing",
+            "group.protocol": "consumer",
+            "client.id": name,
+            "log_level": 0,
+        }
+    )
+    consumer.subscribe(["orders"])
+    over = threading.Event()
+
+    def poll() -> None:
+        while not over.is_set():
+            consumer.poll(0.05)
+
+    polling = threading.Thread(target=poll)
+    polling.start()
+    try:
+        yield consumer
+    finally:
+        over.set()
+        polling.join()
+        consumer.close()
+
+
+@pytest.fixture(scope="module")
+def browser(processes: None) -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def context(browser: Any) -> Iterator[Any]:
+    """What the console of its pages says, and any error in them, fails the test."""
+    said: list[str] = []
+    made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
+    made.set_default_timeout(PATIENCE_MS)
+    made.on("console", lambda message: said.append(message.text))
+    made.on("weberror", lambda error: said.append(str(error.error)))
+    yield made
+    made.close()
+    assert said == []
+
+
+@contextlib.contextmanager
+def opened(context: Any, url: str) -> Iterator[Any]:
+    """The page; it is closed before the server, which it would miss."""
+    page = context.new_page()
+    page.goto(url + "/")
+    page.wait_for_selector("html[data-ready]", state="attached")
+    yield page
+    page.close()
+
+
+def part(page: Any, name: str) -> Any:
+    return page.locator(f"[data-part={name}]")
+
+
+def test_a_member_joins_is_fenced_by_a_button_and_returns(context: Any, kafka: EmbeddedKafka) -> None:
+    with control_of(kafka) as url, opened(context, url) as page:
+        expect_text(part(page, "state"), "live")
+        expect_text(part(page, "groups"), "No group yet")
+        with a_member(kafka, "client-1"), a_member(kafka, "client-2"):
+            kafka.group("billing").wait_stable(2)
+            expect_text(part(page, "groups"), "Stable")
+            members = part(page, "members").get_by_role("row")
+            line = members.filter(has_text="client-1")
+            expect_text(line, "consumer")
+            expect_text(line, "orders:")
+            expect_text(part(page, "legend"), "stable")
+            before = next(each for each in kafka.group("billing").members() if each.client_id == "client-1")
+            seen = kafka.last_event
+
+            expect_text(line, before.member_id)
+            line.get_by_role("button", name="fence").click()
+            expect_text(part(page, "told"), "done")
+            expect_text(part(page, "legend"), "removed by the coordinator")
+            kafka.group("billing").wait_stable(2)
+            expect_text(line, "orders:")
+            after = next(each for each in kafka.group("billing").members() if each.client_id == "client-1")
+            assert after.epoch > before.epoch
+            removed = [row.detail for row in kafka.events(seen) if row.kind == "member.removed"]
+            assert removed == ["fenced"]
+            expect_text(line, str(after.epoch))
+            expect_text(part(page, "rebalances"), "leave")
+            expect_text(part(page, "requests"), "ConsumerGroupHeartbeat")
+
+
+def test_all_operations_can_be_called_by_keyboard_alone(context: Any, kafka: EmbeddedKafka) -> None:
+    with control_of(kafka) as url, opened(context, url) as page:
+        offered = {each.get_attribute("value") for each in part(page, "operation").locator("option").all()}
+        names = {each.name for each in operations() if not each.place.path}
+        assert names - offered == {"events", "timeline"}, "a stream and a page"
+        assert {"group_fence", "fault_remove", "clock_advance", "open_scope", "close_scope"} <= offered
+
+        part(page, "operation").focus()
+        page.keyboard.type("create topic")
+        expect_text(part(page, "summary"), "Create a topic")
+        page.keyboard.press("Tab")
+        page.keyboard.type("refunds")
+        page.keyboard.press("Tab")
+        page.keyboard.type("3")
+        page.keyboard.press("Enter")
+        expect_text(part(page, "told"), "create topic refunds, 3: done")
+        assert kafka.topics() == {"orders": 4, "refunds": 3}
+
+        fault = kafka.add_fault("delay", "Fetch", seconds=1, group="billing", times=None)
+        expect_text(part(page, "faults"), "delay")
+        part(page, "faults").get_by_role("button", name="remove").press("Enter")
+        expect_text(part(page, "faults"), "No fault is in force")
+        assert fault.state.is_over
+
+
+def test_records_are_read_some_at_a_time(context: Any, kafka: EmbeddedKafka) -> None:
+    kafka.produce("orders", *map(str, range(120)), key="k", partition=1)
+    with control_of(kafka) as url, opened(context, url) as page:
+        part(page, "partition").select_option("1")
+        records = part(page, "records")
+        expect_text(records, "119")
+        assert records.get_by_role("row").count() == 51
+        part(page, "older").click()
+        expect_text(records.get_by_role("row").nth(1), "20")
+        assert [each.offset for each in kafka.records("orders", 1, since=100, most=3)] == [100, 101, 102]
+        assert kafka.records("orders", 1, since=500) == kafka.records("orders", 1, most=0) == []
+
+
+def test_the_page_asks_for_the_token_and_fits_a_phone(
+    context: Any, kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TOKEN_VARIABLE, "geheimnißvoll")
+    name = "client-with-a-name-that-is-long"
+    with control_of(kafka) as url, a_member(kafka, name), opened(context, url) as page:
+        expect(part(page, "body")).to_be_hidden()
+        part(page, "token").fill("geheimnißvoll")
+        part(page, "token").press("Enter")
+        expect_text(part(page, "members"), "client-with-a-name")
+        page.reload()
+        expect_text(part(page, "state"), "live")
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            for width in (400, 1280):
+                page.set_viewport_size({"width": width, "height": 900})
+                page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+        with opened(context, url) as other:
+            assert other.evaluate("sessionStorage.length") == 0, "another tab does not have it"
