@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import Consumer, Producer
+
+from fencepost.simulation.cli.runs import RunOutputs
 from fencepost.simulation.cli.simulate import simulate
 
 FOLDER = Path(__file__).parent / "images"
@@ -34,12 +40,57 @@ def tutorial(folder: Path) -> Path:
     return page
 
 
+@contextlib.contextmanager
+def served() -> Iterator[str]:
+    """Serve a Kafka with three members of a group, and return the address of its page."""
+    words = ["serve", "--port", "0", "--topics", "orders:6", "--quick", "--control", "0"]
+    server = subprocess.Popen(
+        [sys.executable, "-m", "fencepost.simulation", *words], stdout=subprocess.PIPE, text=True
+    )
+    assert server.stdout is not None
+    servers, url = (server.stdout.readline().split()[-1] for _ in range(2))
+    over = threading.Event()
+    members = [threading.Thread(target=member, args=(servers, f"billing-{n}", over)) for n in (1, 2, 3)]
+    for each in members:
+        each.start()
+    try:
+        yield f"{url}/"
+    finally:
+        over.set()
+        for each in members:
+            each.join()
+        server.terminate()
+        server.wait()
+
+
+def member(servers: str, client_id: str, over: threading.Event) -> None:
+    """Read and write some orders until it is over."""
+    common = {"bootstrap.servers": servers, "client.id": client_id}
+    consumer = Consumer({**common, "group.id": "billing", "group.protocol": "consumer"})
+    producer = Producer(common)
+    consumer.subscribe(["orders"])
+    while not over.is_set():
+        producer.produce("orders", client_id)
+        producer.poll(0)
+        consumer.poll(0.02)
+        over.wait(0.02)
+    producer.flush()
+    consumer.close()
+
+
+def fence(page: Any) -> None:
+    """Let the group run for a while, fence a member, and let it return."""
+    page.wait_for_timeout(12_000)
+    page.locator("[data-part=members] button", has_text="fence").first.click()
+    page.wait_for_timeout(9_000)
+
+
 def picture(
     browser: Any,
-    page: Path,
+    url: str,
     name: str,
-    fragment: str = "",
     *,
+    act: Callable[[Any], None] = lambda page: None,
     dark: bool = False,
     top: str = "",
     height: int = 1000,
@@ -49,9 +100,10 @@ def picture(
         viewport={"width": 1280, "height": height}, color_scheme="dark" if dark else "light"
     )
     opened = context.new_page()
-    opened.goto(page.as_uri() + fragment)
+    opened.goto(url)
     opened.wait_for_selector("html[data-ready]", state="attached")
     opened.wait_for_selector("html[data-drawn]", state="attached")
+    act(opened)
     if top:
         opened.locator(top).evaluate("each => each.scrollIntoView()")
     else:
@@ -80,14 +132,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "run.html"
         if not given.only_tutorial:
-            simulate("rolling-deploy", seed=3, mutant="target-told-early", report=page)
+            simulate("rolling-deploy", seed=3, mutant="target-told-early", outputs=RunOutputs(report=page))
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             if not given.only_tutorial:
-                picture(browser, page, "report-run", RUN)
-            picture(browser, tutorial(Path(folder)), "tutorial-timeline", height=790)
+                picture(browser, page.as_uri() + RUN, "report-run")
+                with served() as url:
+                    picture(browser, url, "live-page", act=fence, height=1100)
+            picture(browser, tutorial(Path(folder)).as_uri(), "tutorial-timeline", height=790)
             if given.campaign:
-                picture(browser, given.campaign.absolute(), "report-campaign", dark=True, top="#heatmap")
+                report = given.campaign.absolute().as_uri()
+                picture(browser, report, "report-campaign", dark=True, top="#heatmap")
             browser.close()
 
 

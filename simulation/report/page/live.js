@@ -1,6 +1,6 @@
 // The page of a server that runs: it follows the events of the control API, and asks now and then for the rest.
 
-const WINDOW_US = 60e6, POLL_MS = 1000, POLL_SHARE = 20, FEW_MEMBERS = 30, MOST_LIVE_ROWS = 400_000, GROWN_MS = 250, TOLD_MS = 8000;
+const WINDOW_US = 30e6, POLL_MS = 1000, POLL_SHARE = 20, FEW_MEMBERS = 30, MOST_LIVE_ROWS = 400_000, GROWN_MS = 250, TOLD_MS = 8000;
 const METRICS = ["requests_total", "group_members", "group_epoch", "group_state", "group_lag", "broker_up", "connections", "violations_total"];
 
 // Events after which the members of a group may be others, or have other partitions.

@@ -149,7 +149,7 @@ class Painter {
       const span = list[i];
       if (span.until > t.from) {
         const x = Math.max(t.labels - 1, t.x(span.from));
-        draw(span, x, Math.max(1, Math.min(t.width, t.x(span.until)) - x));
+        draw(span, x, Math.max(1, t.end(span) - x));
       }
       i = span.until - span.from < step ? Math.max(i + 1, firstAfter(list, span.from + step, "from") - 1) : i + 1;
     }
@@ -224,7 +224,7 @@ class Painter {
     c.fillStyle = t.theme.faultSpan;
     for (let i = 0; i < list.length && list[i].from < t.until; i++) {
       if (list[i].until <= Math.max(t.from, list[i].from)) continue;
-      const x = Math.max(t.labels, t.x(list[i].from)), width = Math.min(t.width, t.x(list[i].until)) - x;
+      const x = Math.max(t.labels, t.x(list[i].from)), width = t.end(list[i]) - x;
       if (width > 0 && t.shows(list[i].i)) c.fillRect(x, top, Math.max(1, width), height);
     }
   }
@@ -260,7 +260,7 @@ class Painter {
       const span = list[i];
       if (span.until <= t.from) continue;
       const x = Math.max(t.labels - 1, t.x(span.from));
-      draw(span, x, Math.max(1, Math.min(t.width, t.x(span.until)) - x));
+      draw(span, x, Math.max(1, t.end(span) - x));
     }
   }
 

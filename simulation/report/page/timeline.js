@@ -141,6 +141,7 @@ class Timeline {
 
   get scale() { return (this.width - this.labels - 10) / (this.until - this.from); }
   x(t) { return this.labels + (t - this.from) * this.scale; }
+  end({ until }) { return Math.min(this.width, this.x(Math.min(until, this.run.end))); }
   time(x) { return this.from + (x - this.labels) / this.scale; }
   topOf(item) { return this.pinned.includes(item) ? item.y : this.top + item.y - this.scroll; }
 
