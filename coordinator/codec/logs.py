@@ -41,7 +41,7 @@ PRODUCE_REQUEST = Layout(
 )
 PRODUCE_RESPONSE = Layout(
     logs.ProduceResponse,
-    {"topics": "responses", "leaders": "node_endpoints"},
+    {"topics": "responses", "leaders": "node_endpoints", "throttle_time_ms": "throttle_time"},
     fields={
         "topics": of_topic(
             Layout(

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from fencepost.coordinator.codec import (
     administration,
     classic,
@@ -29,6 +31,7 @@ from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.writer import joined
 from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.logs import ProduceResponse
 
 
 class ApiKey(enum.IntEnum):
@@ -69,6 +72,8 @@ class ApiKey(enum.IntEnum):
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    DESCRIBE_CLIENT_QUOTAS = 48
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_USER_SCRAM_CREDENTIALS = 50
     ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
@@ -206,6 +211,14 @@ _APIS: tuple[Api, ...] = (
     ),
     Api(ApiKey.OFFSET_DELETE, 0, 0, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE),
     Api(
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        0,
+        1,
+        security.DESCRIBE_QUOTAS_REQUEST,
+        security.DESCRIBE_QUOTAS_RESPONSE,
+    ),
+    Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, security.ALTER_QUOTAS_REQUEST, security.ALTER_QUOTAS_RESPONSE),
+    Api(
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
         0,
         0,
@@ -337,9 +350,11 @@ class VersionCodec:
     def encode_throttled(self, correlation_id: int, reply: Any, throttle_time_ms: int) -> list[bytes]:
         """Return the frame of a response that says that its client is throttled (KIP-219).
 
-        Most responses begin with that field. The others stay as they are: Produce, ApiVersions, and those of
-        old versions or of logins.
+        Most responses begin with that field. The others stay as they are, except Produce: ApiVersions, and
+        those of old versions or of logins.
         """
+        if isinstance(reply, ProduceResponse):
+            reply = msgspec.structs.replace(reply, throttle_time_ms=throttle_time_ms)
         whole = bytearray(b"".join(self.encode(correlation_id, reply)))
         schema_of = schema.response_schema(self.api.key, self.version)
         if schema_of is not None and dataclasses.fields(schema_of)[0].name == "throttle_time":

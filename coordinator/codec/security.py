@@ -1,5 +1,6 @@
 """Logins and access control: SaslHandshake (17), DescribeAcls (29), CreateAcls (30), DeleteAcls (31),
-SaslAuthenticate (36), DescribeUserScramCredentials (50), AlterUserScramCredentials (51).
+SaslAuthenticate (36), DescribeClientQuotas (48), AlterClientQuotas (49), DescribeUserScramCredentials (50),
+AlterUserScramCredentials (51).
 
 SaslAuthenticate: 1 brings the session's lifetime.
 """
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.layout import Layout, only, row
-from fencepost.coordinator.protocol import acls, sasl
+from fencepost.coordinator.protocol import acls, quotas, sasl
 
 _SIZE = struct.Struct(">i")
 _UNKNOWN = 0
@@ -132,4 +133,27 @@ ALTER_SCRAM_REQUEST = Layout(
 )
 ALTER_SCRAM_RESPONSE = Layout(
     sasl.AlterUserScramCredentialsResponse, fields={"results": Layout(sasl.AlteredUser)}
+)
+
+_ENTITY = row("entity_type", "entity_name")
+DESCRIBE_QUOTAS_REQUEST = Layout(
+    quotas.DescribeClientQuotasRequest, fields={"components": Layout(quotas.QuotaComponent)}
+)
+DESCRIBE_QUOTAS_RESPONSE = Layout(
+    quotas.DescribeClientQuotasResponse,
+    fields={
+        "entries": Layout(quotas.DescribedQuota, fields={"entity": _ENTITY, "values": row("key", "value")})
+    },
+)
+ALTER_QUOTAS_REQUEST = Layout(
+    quotas.AlterClientQuotasRequest,
+    fields={
+        "entries": Layout(
+            quotas.QuotaChange, fields={"entity": _ENTITY, "ops": row("key", "value", "remove")}
+        )
+    },
+)
+ALTER_QUOTAS_RESPONSE = Layout(
+    quotas.AlterClientQuotasResponse,
+    fields={"entries": Layout(quotas.AlteredQuota, fields={"entity": _ENTITY})},
 )

@@ -94,6 +94,7 @@ class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[AppendedPartition], ...]
     leaders: tuple[Node, ...] = ()
     """The addresses of the current leaders in it."""
+    throttle_time_ms: int = 0
 
 
 class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -64,6 +64,8 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_ACLS: security_apis.describe_acls,
         ApiKey.CREATE_ACLS: security_apis.create_acls,
         ApiKey.DELETE_ACLS: security_apis.delete_acls,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: security_apis.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: security_apis.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security_apis.describe_scram,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security_apis.alter_scram,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,

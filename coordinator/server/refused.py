@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from fencepost.coordinator.codec import groups, offsets, transactions
-from fencepost.coordinator.protocol import acls, classic, cluster, consumer, inspection, logs, sasl
+from fencepost.coordinator.protocol import acls, classic, cluster, consumer, inspection, logs, quotas, sasl
 from fencepost.coordinator.protocol import administration as a
 from fencepost.coordinator.protocol.cluster import TopicMetadata
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -283,6 +283,9 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
     ),
     acls.DeleteAclsRequest: lambda request, failed: acls.DeleteAclsResponse(
         filter_results=(acls.DeletedAcls(error_code=failed.code),) * len(request.filters)
+    ),
+    quotas.AlterClientQuotasRequest: _of(
+        quotas.AlterClientQuotasResponse, "entries", quotas.AlteredQuota, "entity"
     ),
     sasl.AlterUserScramCredentialsRequest: lambda request, failed: sasl.AlterUserScramCredentialsResponse(
         results=tuple(

@@ -7,6 +7,7 @@ rules follow `KafkaApis` and `ControllerApis`; `coordinator/authorizer.py` has t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,13 +16,28 @@ import msgspec
 from fencepost.coordinator.authorizer import DENIED, Authorizer
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import SecurityConfig
-from fencepost.coordinator.protocol import cluster
+from fencepost.coordinator.protocol import cluster, logs
 from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.quotas import (
+    CONSUMER_BYTE_RATE,
+    PRODUCER_BYTE_RATE,
+    REQUEST_PERCENTAGE,
+    WINDOW_MS,
+    ClientQuotas,
+)
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.refused import refused
-from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, May, Services, Unanswered
+from fencepost.coordinator.server.services import (
+    NO_REPLY,
+    Asked,
+    Handler,
+    May,
+    Services,
+    ThrottledReply,
+    Unanswered,
+)
 
 _O, _R = AclOperation, AclResourceType
 
@@ -31,6 +47,8 @@ CLUSTER: Final[Mapping[int, AclOperation]] = {
     ApiKey.DELETE_ACLS: _O.ALTER,
     ApiKey.DESCRIBE_LOG_DIRS: _O.DESCRIBE,
     ApiKey.LIST_CONFIG_RESOURCES: _O.DESCRIBE_CONFIGS,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _O.DESCRIBE_CONFIGS,
+    ApiKey.ALTER_CLIENT_QUOTAS: _O.ALTER_CONFIGS,
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _O.DESCRIBE,
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _O.ALTER,
 }
@@ -125,6 +143,7 @@ _OF_KEYS: Final[Mapping[int, AclResourceType]] = {
 }
 
 
+_LONGEST_MS: Final = 2**31 - 1
 _NO_USERS: Final = Credentials({}, b"")
 
 
@@ -153,6 +172,7 @@ class Rights:
     ) -> None:
         self.authorizer = authorizer
         self.credentials = credentials
+        self.quotas = ClientQuotas()
         self.max_reauth_ms = max_reauth_ms
         """Time after which clients log in again on their connections, in ms; 0 stands for never (KIP-368)."""
         self.is_active = False
@@ -161,10 +181,15 @@ class Rights:
         self.changed()
 
     def changed(self) -> None:
-        """Note that ACLs were created or deleted."""
-        before, self.is_active = self.is_active, self.authorizer is not None and not self.authorizer.is_idle
+        """Note that ACLs or quotas were created or deleted."""
+        before, self.is_active = self.is_active, self.decides or not self.quotas.is_idle
         if self.is_active and not before:
             self.on_active()
+
+    @property
+    def decides(self) -> bool:
+        """True if not all clients may do everything."""
+        return self.authorizer is not None and not self.authorizer.is_idle
 
     def around(self, table: Mapping[int, Handler]) -> dict[int, Handler]:
         """Return these handlers, with the authorizer in front of them."""
@@ -189,9 +214,41 @@ class Guarded:
         self.handler = handler
 
     def __call__(self, services: Services, request: Any, asked: Asked) -> Any:
-        """Handle what the client may do."""
-        if not self._rights.is_active:
+        """Handle what the client may do, and throttle it above its quotas (KIP-219)."""
+        rights = self._rights
+        if not rights.is_active:
             return self.handler(services, request, asked)
+        if rights.quotas.is_idle:
+            return self._decided(services, request, asked)
+        began_s = time.perf_counter()
+        reply = (
+            self._decided(services, request, asked)
+            if rights.decides
+            else self.handler(services, request, asked)
+        )
+        seconds = time.perf_counter() - began_s
+        return _throttled(
+            services, reply, lambda told: self._throttle_ms(services, request, asked, told, seconds)
+        )
+
+    def _throttle_ms(self, services: Services, request: Any, asked: Asked, reply: Any, seconds: float) -> int:
+        now_ms = services.transactions.now_ms()
+        user, client_id = asked.connection.principal.removeprefix("User:"), asked.context.client_id
+        used = {REQUEST_PERCENTAGE: seconds * 100}
+        if isinstance(request, logs.ProduceRequest):
+            data = (one.records for topic in request.topics for one in topic.partitions)
+            used[PRODUCER_BYTE_RATE] = sum(len(each or b"") for each in data)
+        if isinstance(reply, logs.FetchResponse):
+            batches = (each for topic in reply.topics for one in topic.partitions for each in one.batches)
+            used[CONSUMER_BYTE_RATE] = sum(map(len, batches))
+        throttle: Callable[..., int] = self._rights.quotas.throttle_ms
+        longest_ms = {REQUEST_PERCENTAGE: WINDOW_MS}
+        return max(
+            min(throttle(key, user, client_id, amount, now_ms), longest_ms.get(key, _LONGEST_MS))
+            for key, amount in used.items()
+        )
+
+    def _decided(self, services: Services, request: Any, asked: Asked) -> Any:
         guard = _Guard(self._rights, self._key, self.handler, services, asked)
         reply = guard.handle(request)
         return _then(services, reply, lambda told: guard.shown(request, told))
@@ -373,6 +430,24 @@ class _Guard:
         asked = self._asked
         host = asked.context.client_host.removeprefix("/")
         return self._authorizer.operations(asked.connection.principal, host, kind, name)
+
+
+def _throttled(services: Services, reply: Any, throttle_ms: Callable[[Any], int]) -> Any:
+    """Return the response, or a future of it if its client is throttled."""
+
+    async def later() -> Any:
+        told = await reply if isinstance(reply, asyncio.Future) else reply
+        return await slowed(told, throttle_ms(told))
+
+    async def slowed(told: Any, ms: int) -> Any:
+        if told is NO_REPLY:
+            await asyncio.sleep(ms / 1_000)
+        return ThrottledReply(told, ms) if ms and told is not NO_REPLY else told
+
+    if isinstance(reply, asyncio.Future):
+        return services.loop.create_task(later())
+    ms = throttle_ms(reply)
+    return services.loop.create_task(slowed(reply, ms)) if ms else reply
 
 
 def _then(services: Services, reply: Any, change: Callable[[Any], Any]) -> Any:

@@ -29,6 +29,7 @@ READS: Final = frozenset(
         "member_names",
         "members",
         "offsets",
+        "quotas",
         "records",
         "timeline",
         "topics",
@@ -58,6 +59,7 @@ NOT_SCOPED: Final = frozenset(
         "move_coordinator",
         "remove_user",
         "restart",
+        "set_quota",
         "start_broker",
         "stop_broker",
     }

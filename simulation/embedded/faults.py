@@ -393,13 +393,16 @@ class FaultInjector:
 
     @staticmethod
     def _answer(api: ApiKey, reply: Any, changed: _Changed) -> Any:
+        throttle_ms = round(changed.throttle_s * 1_000)
+        if isinstance(reply, ThrottledReply):  # by a quota
+            reply, throttle_ms = reply.reply, max(throttle_ms, reply.throttle_time_ms)
         if changed.lost:
             raise Unanswered(f"the response to {api.name} was lost on purpose")
         if isinstance(reply, logs.FetchResponse):
             reply = changed.corrupt(reply)
         if reply is NO_REPLY:
             return reply
-        return ThrottledReply(reply, round(changed.throttle_s * 1_000)) if changed.throttle_s else reply
+        return ThrottledReply(reply, throttle_ms) if throttle_ms else reply
 
     async def _later(self, api: ApiKey, reply: Any, changed: _Changed) -> Any:
         if isinstance(reply, asyncio.Future):

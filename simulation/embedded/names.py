@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias
 ApiName: TypeAlias = Literal[
     "AddOffsetsToTxn",
     "AddPartitionsToTxn",
+    "AlterClientQuotas",
     "AlterConfigs",
     "AlterUserScramCredentials",
     "ApiVersions",
@@ -24,6 +25,7 @@ ApiName: TypeAlias = Literal[
     "DeleteRecords",
     "DeleteTopics",
     "DescribeAcls",
+    "DescribeClientQuotas",
     "DescribeCluster",
     "DescribeConfigs",
     "DescribeGroups",

@@ -1,4 +1,4 @@
-"""Rights and users as a test sets them: access control lists, and passwords."""
+"""Rights and users as a test sets them: access control lists, passwords and quotas."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fencepost.coordinator.authorizer import Authorizer
 from fencepost.coordinator.protocol import acls
 from fencepost.coordinator.protocol.acls import WILDCARD, AclBinding, AclFilter
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.quotas import QuotaChange
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.embedded.scoped import ScopedControls
 from fencepost.simulation.embedded.settings import name_of, refused_by_kafka, users_of
@@ -52,6 +53,15 @@ class Acl(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     operation: AclOperation
     permission_type: AclPermissionType
+
+
+class Quota(msgspec.Struct, frozen=True, kw_only=True):
+    """The quotas of a user, a client id, both, or an address; `<default>` stands for all others."""
+
+    user: str | None = None
+    client_id: str | None = None
+    ip: str | None = None
+    values: dict[str, float]
 
 
 class RightsControls(ScopedControls):
@@ -123,6 +133,57 @@ class RightsControls(ScopedControls):
             raise FencepostError(f"no ACL has {given or 'any value'}: nothing is removed")
         self._remove_acls(found)
         return list(map(_shown, found))
+
+    @on_loop
+    def quotas(self) -> list[Quota]:
+        """Return the quotas of all clients."""
+        found = self.endpoint.brokers.rights.quotas.find((), strict=False)
+        return [
+            Quota(
+                **{kind.replace("-", "_"): name or "<default>" for kind, name in each.entity},
+                values=dict(each.values),
+            )
+            for each in found
+        ]
+
+    @on_loop
+    def set_quota(
+        self,
+        *,
+        user: str | None = None,
+        client_id: str | None = None,
+        producer_byte_rate: float | None = None,
+        consumer_byte_rate: float | None = None,
+        request_percentage: float | None = None,
+    ) -> None:
+        """Set the quotas of a user, a client id, or both; None removes one. Responses above it say how long
+        the client is throttled, and its connection is not read for the time (KIP-219).
+
+        `<default>` stands for all users or client ids without a quota of their own. Clients that need no
+        login are the user `ANONYMOUS`. Bytes per second are counted over eleven seconds of `clock`.
+
+        :raises FencepostError: without a user and a client id, or for a value that Kafka would refuse.
+        """
+        self._for_all("set_quota")
+        given = {"user": user, "client-id": client_id}
+        entity = [
+            (kind, None if name == "<default>" else name_of(kind, name, "a name, or <default>"))
+            for kind, name in given.items()
+            if name is not None
+        ]
+        if not entity:
+            raise FencepostError("set_quota: needs a user or a client_id; <default> stands for all of them")
+        values = {
+            "producer_byte_rate": producer_byte_rate,
+            "consumer_byte_rate": consumer_byte_rate,
+            "request_percentage": request_percentage,
+        }
+        ops = tuple((key, float(value or 0), value is None) for key, value in values.items())
+        with refused_by_kafka():
+            self.endpoint.brokers.rights.quotas.alter(QuotaChange(entity=tuple(entity), ops=ops))
+        self.endpoint.brokers.rights.changed()
+        shown = (f"{key}={value:g}" for key, value in values.items() if value is not None)
+        self._called("set_quota", " ".join((*map(str, entity), *shown)))
 
     @on_loop
     def users(self) -> list[str]:

@@ -313,7 +313,48 @@ async def users(peer: Client) -> AsyncIterator[Any]:
     yield name in {each.user for each in everybody.results}
 
 
-SCRIPTS = (lists, denials, of_the_cluster, users)
+async def quotas(peer: Client) -> AsyncIterator[Any]:
+    """Of users, client ids and addresses: what is refused, and what is told of those that there are."""
+    user, client = {"entity_type": "user", "entity_name": peer.topic}, {"entity_type": "client-id"}
+    own = client | {"entity_name": peer.topic}
+    rate = {"key": "producer_byte_rate", "value": 1_000.0, "remove": False}
+
+    async def told(*components: dict[str, Any], strict: bool = False) -> Any:
+        return await peer.told(48, 1, components=list(components), strict=strict)
+
+    for entity, ops in (
+        *(([], [rate]), ([{"entity_type": "nobody"}], [rate]), ([user, user], [rate])),
+        *(([user], [rate, rate]), ([{"entity_type": "ip"}, user], [rate]), ([{"entity_type": "ip"}], [rate])),
+        *(([user], [rate | {"key": "nothing"}]), ([user], [rate | {"value": -1.0}])),
+        *(([user], [rate | {"value": 0.0}]), ([user], [rate | {"value": 1.5}])),
+        *(([user], [rate | {"value": 1e20}]), ([user], [rate | {"remove": True}])),
+        *(([user], [rate]), ([user, own], [rate | {"key": "request_percentage", "value": 0.5}])),
+        ([own], [rate | {"key": "consumer_byte_rate"}, rate]),
+    ):
+        change = {"entity": entity, "ops": ops}
+        yield await peer.told(49, 1, entries=[change], validate_only=True)
+        yield await peer.told(49, 1, entries=[change], validate_only=False)
+    deadline = time.monotonic() + 60
+    exactly = {"match_type": 0, "match": peer.topic}
+    while (
+        len((await peer.ask_plain(48, 1, components=[{"entity_type": "client-id", **exactly}])).entries) < 2
+    ):
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)
+    of_user, of_client = ({"entity_type": kind, **exactly} for kind in ("user", "client-id"))
+    for strict in (False, True):
+        yield await told(of_user, strict=strict)
+        yield await told(of_client, strict=strict)
+        yield await told(of_user, of_client, strict=strict)
+        yield await told(of_user | {"match": "no-such-user"}, strict=strict)
+    yield await told(of_user, {"entity_type": "client-id", "match_type": 1})
+    yield await told(of_user, {"entity_type": "client-id", "match_type": 2})
+    yield await told(of_user, of_user)
+    yield await told({"entity_type": "nobody", "match_type": 2})
+    yield await told({"entity_type": "ip", "match_type": 2}, of_user)
+
+
+SCRIPTS = (lists, denials, of_the_cluster, users, quotas)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.__name__))

@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol import (
     cluster,
     inspection,
     logs,
+    quotas,
     sasl,
     transactions,
 )
@@ -189,6 +190,23 @@ REPLIES = {
                         }
                     ),
                 ),
+            )
+        ),
+    ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: (
+        admin.DescribeClientQuotasResponse,
+        quotas.DescribeClientQuotasResponse(
+            entries=(
+                quotas.DescribedQuota(entity=(("user", "a"), ("client-id", None)), values=(("x", 0.5),)),
+            )
+        ),
+    ),
+    ApiKey.ALTER_CLIENT_QUOTAS: (
+        admin.AlterClientQuotasResponse,
+        quotas.AlterClientQuotasResponse(
+            entries=(
+                quotas.AlteredQuota(entity=(("user", None),)),
+                quotas.AlteredQuota(entity=(), error_code=ErrorCode.INVALID_REQUEST, error_message="no"),
             )
         ),
     ),

@@ -78,6 +78,7 @@ def test_scopes_refuse_what_affects_others_and_nothing_else(kafka: EmbeddedKafka
         "move_coordinator": lambda scope: scope.move_coordinator(scope.name("g")),
         "remove_user": lambda scope: scope.remove_user("a"),
         "restart": lambda scope: scope.restart(),
+        "set_quota": lambda scope: scope.set_quota(user="a"),
         "start_broker": lambda scope: scope.start_broker(1),
         "stop_broker": lambda scope: scope.stop_broker(1),
     }

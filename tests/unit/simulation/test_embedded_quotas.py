@@ -1,0 +1,103 @@
+"""Quotas of clients, set by a test or over the wire, as real clients meet them (KIP-13, KIP-219, KIP-546)."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from confluent_kafka import Producer
+
+from fencepost import EmbeddedKafka
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.quotas import QuotaChange
+from fencepost.coordinator.quotas import PRODUCER_BYTE_RATE, ClientQuotas
+from tests.unit.simulation.test_embedded_refusals import Client
+from tests.unit.simulation.test_embedded_rights import plain
+
+pytestmark = pytest.mark.real
+
+
+def change(*entity: tuple[str, str | None], value: float = 1_000) -> QuotaChange:
+    return QuotaChange(entity=entity, ops=((PRODUCER_BYTE_RATE, value, False),))
+
+
+def test_the_closest_quota_applies():
+    quotas = ClientQuotas()
+    levels = [
+        (("client-id", None),),
+        (("client-id", "c"),),
+        (("user", None),),
+        (("user", None), ("client-id", None)),
+        (("user", None), ("client-id", "c")),
+        (("user", "u"),),
+        (("user", "u"), ("client-id", None)),
+        (("user", "u"), ("client-id", "c")),
+    ]
+    for rate, entity in enumerate(levels, 1):
+        quotas.alter(change(*entity, value=rate))
+        # 100 bytes in ten seconds are 10 per second.
+        assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 100, 0) == round((10 / rate - 1) * 10_000)
+    assert quotas.throttle_ms("consumer_byte_rate", "u", "c", 10**9, 0) == 0
+
+
+def test_what_was_used_is_forgotten_after_the_windows():
+    quotas = ClientQuotas()
+    quotas.alter(change(("user", "u"), value=10))
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "a", 100, 0) == 0
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "b", 100, 500) == 10_000, "its clients share it"
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "other", "a", 100, 500) == 0
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "a", 0, 12_000) == 0
+
+
+def test_a_producer_is_throttled_by_a_quota():
+    throttled: list[int] = []
+
+    def seen(event: Any) -> None:
+        throttled.append(round(event.throttle_time * 1000))
+
+    with EmbeddedKafka(topics=["orders"]) as kafka:
+        kafka.set_quota(client_id="slow", producer_byte_rate=5_000)
+        config = plain(kafka) | {"client.id": "slow", "throttle_cb": seen, "linger.ms": 0}
+        producer = Producer(config)
+        producer.produce("orders", b"x" * 51_000)
+        while not throttled:
+            producer.poll(0.1)
+        assert 100 <= throttled[0] <= 400
+        kafka.set_quota(client_id="slow")
+        assert kafka.quotas() == []
+        producer.flush(20)
+
+
+async def test_a_consumer_is_throttled_and_has_its_records():
+    with EmbeddedKafka(topics=["orders"]) as kafka:
+        kafka.produce("orders", b"x" * 51_000)
+        kafka.set_quota(user="<default>", consumer_byte_rate=5_000)
+        consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest")
+        await consumer.start()
+        consumer.assign([TopicPartition("orders", 0)])
+        assert len((await consumer.getone()).value) == 51_000
+        await consumer.stop()
+
+
+def test_each_response_says_for_how_long(kafka):
+    kafka.set_quota(client_id="me", producer_byte_rate=1, request_percentage=0.0001)
+    client = Client(kafka.bootstrap_servers)
+    reply = client.ask(3, 12)
+    assert datetime.timedelta() < reply.throttle_time <= datetime.timedelta(seconds=1), "at most a window"
+    kafka.set_quota(client_id="me")
+    assert client.ask(3, 12).throttle_time == datetime.timedelta()
+    client.close()
+
+
+def test_a_quota_that_can_not_be_says_why(kafka):
+    for arguments, words in (
+        ({"producer_byte_rate": 5}, "needs a user or a client_id"),
+        ({"user": "a", "producer_byte_rate": 0}, "Quota producer_byte_rate must be greater than 0"),
+        ({"user": "a", "producer_byte_rate": 1.5}, "producer_byte_rate cannot be a fractional value"),
+        ({"user": " ", "producer_byte_rate": 1}, "user ' ': expected a name"),
+    ):
+        with pytest.raises(FencepostError, match=words):
+            kafka.set_quota(**arguments)
+    assert kafka.quotas() == []
