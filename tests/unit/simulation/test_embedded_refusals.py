@@ -91,7 +91,9 @@ def _value(hint: Any) -> Any:
         return uuid.UUID(int=3)
     if issubclass(hint, datetime.timedelta):
         return milliseconds(100)
-    return hint(1) if issubclass(hint, int | float) else b""
+    if issubclass(hint, float):
+        return hint(1.0)
+    return hint(1) if issubclass(hint, int) else b""
 
 
 def codes(entity: Any, *, inside: bool = False) -> Iterator[tuple[bool, str]]:
