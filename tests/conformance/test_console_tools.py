@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import pathlib
@@ -9,6 +10,7 @@ import re
 import shutil
 import subprocess
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -17,11 +19,14 @@ from fencepost import EmbeddedKafka
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
+from tests.conformance.java_programs import JavaProcess, JavaPrograms
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 SECONDS = 100
 TOOLS = "org.apache.kafka.tools"
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
@@ -49,15 +54,19 @@ def fetch(folder: pathlib.Path) -> None:
         pytest.skip(f"Maven does not fetch Kafka's tools: {done.stdout[-200:]}")
 
 
-@pytest.fixture
-def run(java_words, tools_jar):
-    """Runs a tool."""
+@pytest.fixture(scope="module")
+def run(java_programs: JavaPrograms, tools_jar: pathlib.Path) -> Iterator[Run]:
+    """Runs a tool. All run in one JVM, whose start takes longer than most of them."""
+    java = JavaProcess(java_programs.command("Tools", tools_jar))
 
     def run(main: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [*java_words(main, tools_jar), *words]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=SECONDS)
+        java.tell("\t".join((main, *words)))
+        _, status, *said = java.wait(lambda line: line.startswith("DONE ")).split()
+        printed, errors = (base64.b64decode(each[1:]).decode() for each in said)
+        return subprocess.CompletedProcess(words, int(status), printed, errors)
 
-    return run
+    yield run
+    java.end()
 
 
 @pytest.fixture
