@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
+from tests.costs import Costs
 from tests.shares import divide, is_share
 from tests.watchdog import Watchdog, may_start_processes
 
@@ -31,15 +32,19 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("tests.conformance", "tests.property", "tests.unit")
 
 # How long an example takes is the machine's affair.
-# One commit, one verdict: the examples are the same in each run.
+# One commit, one verdict: the examples are the same in each run. `explore` tries others, and more of them.
 settings.register_profile(
-    "any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+    "any-machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=True,
+    max_examples=50,
 )
 settings.load_profile("any-machine")
 # What `make test` asks for (--hypothesis-profile) without ALL=1.
 settings.register_profile("short", settings.get_profile("any-machine"), max_examples=10)
 # To look for what those examples miss: make test ARGS="--hypothesis-profile explore tests/property"
-settings.register_profile("explore", settings.get_profile("any-machine"), derandomize=False)
+settings.register_profile("explore", settings.get_profile("any-machine"), derandomize=False, max_examples=100)
 
 
 def pytest_asyncio_loop_factories(
@@ -59,6 +64,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(Watchdog(config.stash[fault_handler_stderr_fd_key]))
+    if os.environ.get("FENCEPOST_TESTS_COSTS"):
+        config.pluginmanager.register(Costs())
     divide(config)
 
 

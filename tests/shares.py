@@ -19,7 +19,7 @@ LONGER_S = {
     "test_conform_suite.py": 5,
     "test_embedded_clients.py": 6,
     "test_explorer.py": 27,
-    "test_expression_limits.py": 10,
+    "test_expression_limits.py": 5,
     "test_journal_damage.py": 5,
     "test_mutation.py": 5,
     "test_proxy_real.py": 8,

@@ -1,0 +1,73 @@
+"""The CPU time of each file of tests, with that of the processes that its tests start."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.watchdog import may_start_processes
+
+SHOWN = 25
+_PROPERTY = "cpu_s"
+_BEGAN = pytest.StashKey[float]()
+_PROCESSES = Path("/proc")
+_FIRST_TIME = 11
+"""Number of fields of a process's `stat` between its command and the first of four times."""
+
+
+def cpu_s(item: pytest.Item) -> float:
+    """Return the CPU time of this process, in seconds, and of its descendants if the test may start some.
+
+    Descendants that still run count on Linux only.
+    """
+    own = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    total = sum(each.ru_utime + each.ru_stime for each in own)
+    if not may_start_processes(item):
+        return total
+    children, times = defaultdict(list), {}
+    for path in _PROCESSES.glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[1:]
+            children[int(fields[0])].append(int(path.name))
+            times[int(path.name)] = sum(map(int, fields[_FIRST_TIME - 1 : _FIRST_TIME + 3]))
+    left = children[os.getpid()]
+    while left:
+        child = left.pop()
+        total += times[child] / os.sysconf("SC_CLK_TCK")
+        left += children[child]
+    return total
+
+
+class Costs:
+    """A plugin that lists the files that take most."""
+
+    def __init__(self) -> None:
+        self._files: Counter[str] = Counter()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
+        item.stash[_BEGAN] = cpu_s(item)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            item.user_properties.append((_PROPERTY, cpu_s(item) - item.stash[_BEGAN]))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "teardown":
+            self._files[report.location[0]] += dict(report.user_properties).get(_PROPERTY, 0)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.section(f"CPU seconds of {SHOWN} files, of {self._files.total():.0f} in all")
+        for file, seconds in self._files.most_common(SHOWN):
+            terminalreporter.write_line(f"{seconds:7.1f} {file}")
