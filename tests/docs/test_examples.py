@@ -9,7 +9,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from pathlib import Path
 from textwrap import dedent
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from fencepost.simulation.pipeline.question import ask, read_question
 from fencepost.simulation.pipeline.session import STARTING
 from fencepost.simulation.pipeline.spec import is_campaign_file, read_campaign
 from fencepost.simulation.scenarios.load import loads
+from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -35,14 +35,14 @@ NAMED = re.compile(r"# ([\w-]+\.(?:toml|py|ini))\n")
 RULER = re.compile(r"([=_])\1{2,}")
 """A line across the terminal, around a title of pytest."""
 
-LOOP_SCOPE = "asyncio_default_fixture_loop_scope=function"
-"""A setting of pytest-asyncio, which warns while it is unset."""
-
 REAL_BROKERS = {"chaos", "cluster", "compare"}
 """Commands that start a Kafka, which takes half a minute: they are left to CI."""
 
 CHANGES_OUTPUT = {"COLUMNS", "CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"}
 """Variables that change what commands print: pytest shortens no line of its summary where CI is set."""
+
+FEWER_SEEDS = {"seeds=20": "seeds=[4]", "seeds=10": "seeds=2", "seeds=2,": "seeds=1,"}
+"""Seeds on a page, and those that show the same: the one that fails, or one or two."""
 
 NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
 DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
@@ -86,6 +86,11 @@ def file_of(example: Example) -> str | None:
     return named[1] if named else None
 
 
+def program_of(example: Example) -> str:
+    """The example as it runs here."""
+    return re.sub("|".join(FEWER_SEEDS), lambda found: FEWER_SEEDS[found[0]], example.text)
+
+
 def is_run_by_a_command(example: Example) -> bool:
     """Whether pytest runs it from a console block further down, which shows how it ends."""
     name = file_of(example)
@@ -112,13 +117,7 @@ def how_to_run(text: str) -> list[str]:
     """What stands between Python and the file: nothing, or pytest for an example that is a test."""
     if not re.search(r"^(async )?def test_", text, re.MULTILINE):
         return []
-    return [*how_to_run_tests(), "-o", LOOP_SCOPE]
-
-
-def how_to_run_tests() -> list[str]:
-    plugin = "fencepost.simulation.embedded.pytest_plugin"
-    installed = any(each.value == plugin for each in entry_points(group="pytest11"))
-    return ["-m", "pytest", "-p", "no:cacheprovider", *([] if installed else ["-p", plugin])]
+    return [*PYTEST, *LOOP_SCOPE]
 
 
 @pytest.mark.processes
@@ -133,16 +132,9 @@ def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.F
     with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
         lay_out(example, tmp_path)
         script = tmp_path / (file_of(example) or "example.py")
-        script.write_text(example.text.replace(SERVED, address))
-        result = subprocess.run(
-            [sys.executable, "-W", "error", *how_to_run(example.text), str(script)],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-    assert result.returncode == 0, result.stdout + result.stderr
+        script.write_text(program_of(example).replace(SERVED, address))
+        result = run_forked(["-W", "error", *how_to_run(example.text), str(script)], tmp_path)
+    assert result.returncode == 0, result.stdout
 
 
 @pytest.mark.parametrize("example", examples("toml"), ids=name_of)
@@ -199,12 +191,12 @@ def words_of(example: Example) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def argv(words: list[str], folder: Path) -> list[str]:
-    """A command as this Python runs it, in a folder with the files of its page."""
+    """The words behind `python` of a command, in a folder with the files of its page."""
     if words[0] == "fencepost":
-        return [sys.executable, "-m", "fencepost.simulation", *words[1:]]
+        return ["-m", "fencepost.simulation", *words[1:]]
     # A page without settings has sync tests only; pytest-asyncio, which is installed here, would warn.
-    scope = [] if (folder / "pytest.ini").exists() else ["-o", LOOP_SCOPE]
-    return [sys.executable, *how_to_run_tests(), *scope, *words[1:]]
+    scope = () if (folder / "pytest.ini").exists() else LOOP_SCOPE
+    return [*PYTEST, *scope, *words[1:]]
 
 
 def on_spark(example: Example) -> bool:
@@ -224,7 +216,7 @@ def lay_out(example: Example, folder: Path) -> None:
             (folder / "mine.toml").write_text(each.text)
         name = file_of(each)
         if each.page == example.page and name and (each.line < example.line or each.language == "toml"):
-            (folder / name).write_text(each.text)
+            (folder / name).write_text(program_of(each))
 
 
 def is_as_said(example: Example, said: list[str], output: str) -> bool:
@@ -250,15 +242,8 @@ def test_commands_print_what_the_page_says(
         request.getfixturevalue("kafka_installation")
     lay_out(example, tmp_path)
     for words, said in words_of(example):
-        result = subprocess.run(
-            argv(words, tmp_path),
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            env={name: value for name, value in os.environ.items() if name not in CHANGES_OUTPUT},
-        )
+        environment = {name: value for name, value in os.environ.items() if name not in CHANGES_OUTPUT}
+        result = run_forked(argv(words, tmp_path), tmp_path, environment=environment, timeout_s=280)
         assert is_as_said(example, said, result.stdout), f"$ {shlex.join(words)}\n{result.stdout}"
         if words[1] == "simulate":
             assert {*FACT.findall("\n".join(said))} <= {*FACT.findall(result.stdout)}

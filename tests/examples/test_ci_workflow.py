@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.docs.test_examples import LOOP_SCOPE, examples, how_to_run_tests
+from tests.docs.test_examples import examples
+from tests.forks import LOOP_SCOPE, PYTEST
 
 FILE = Path(__file__).parents[2] / "examples" / "ci-workflow" / "tests.yml"
 FAILING = """
@@ -53,7 +54,7 @@ def test_a_failed_test_leaves_its_timeline_in_the_folder_that_is_uploaded(tmp_pa
     assert upload["if"] == "failure()"
     (tmp_path / "test_planted.py").write_text(FAILING)
     result = subprocess.run(
-        [sys.executable, *how_to_run_tests(), "-o", LOOP_SCOPE, *shlex.split(command)[1:]],
+        [sys.executable, *PYTEST, *LOOP_SCOPE, *shlex.split(command)[1:]],
         cwd=tmp_path,
         env={**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "1"},
         capture_output=True,

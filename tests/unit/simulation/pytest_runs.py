@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import textwrap
-from importlib.metadata import entry_points
 from pathlib import Path
 
-PLUGIN = "fencepost.simulation.embedded.pytest_plugin"
-INSTALLED = any(each.value == PLUGIN for each in entry_points(group="pytest11"))
+from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
 
 class Runs:
@@ -24,18 +20,9 @@ class Runs:
         """What pytest prints."""
         (self.folder / "test_it.py").write_text(textwrap.dedent(tests))
         (self.folder / "conftest.py").write_text(textwrap.dedent(conftest))
-        named = [] if INSTALLED else ["-p", PLUGIN]
-        loops = ["-o", "asyncio_default_fixture_loop_scope=function"]
-        command = [sys.executable, "-m", "pytest", *named, "-p", "no:cacheprovider", "-rA", *loops, *options]
-        done = subprocess.run(
-            [*command, "test_it.py"],
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env={name: value for name, value in os.environ.items() if not name.startswith("PYTEST")},
-        )
-        return done.stdout + done.stderr
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        words = [*PYTEST, "-rA", *LOOP_SCOPE, *options, "test_it.py"]
+        return run_forked(words, self.folder, environment=plain).stdout
 
 
 def outcomes(printed: str) -> dict[str, int]:

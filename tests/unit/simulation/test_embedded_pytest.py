@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
-from tests.unit.simulation.pytest_runs import PLUGIN, Runs, outcomes
+from tests.forks import LOOP_SCOPE, PLUGIN, PYTEST
+from tests.unit.simulation.pytest_runs import Runs, outcomes
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -250,21 +253,12 @@ def test_settings_of_the_session_that_make_no_sense(run_pytest: Runs) -> None:
 
 
 def test_a_run_that_does_not_use_it_imports_nothing_of_it(run_pytest: Runs) -> None:
-    printed = run_pytest(
-        """
-        import json, sys
-
-        def test_nothing():
-            print("LOADED", json.dumps(sorted(sys.modules)))
-        """,
-        "-p",
-        "no:anyio",
-        "-p",
-        "no:hypothesispytest",
-        "-p",
-        "no:xdist",
-        "-s",
+    (run_pytest.folder / "test_it.py").write_text(
+        "import json, sys\n\ndef test_nothing():\n    print('LOADED', json.dumps(sorted(sys.modules)))\n"
     )
+    plain = [sys.executable, *PYTEST, *LOOP_SCOPE, "-p", "no:anyio", "-p", "no:xdist", "-s", "test_it.py"]
+    done = subprocess.run(plain, cwd=run_pytest.folder, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
     found = re.search(r"LOADED (\[.*\])", printed)
     assert found is not None, printed
     loaded = set(json.loads(found[1]))
