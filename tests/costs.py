@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ class Costs:
     """A plugin that lists the files that take most."""
 
     def __init__(self) -> None:
-        self._files: Counter[str] = Counter()
+        self._files: dict[str, float] = defaultdict(float)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -65,9 +65,12 @@ class Costs:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when == "teardown":
-            self._files[report.location[0]] += dict(report.user_properties).get(_PROPERTY, 0)
+            self._files[report.location[0]] += sum(
+                float(str(value)) for name, value in report.user_properties if name == _PROPERTY
+            )
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        terminalreporter.section(f"CPU seconds of {SHOWN} files, of {self._files.total():.0f} in all")
-        for file, seconds in self._files.most_common(SHOWN):
+        terminalreporter.section(f"CPU seconds of {SHOWN} files, of {sum(self._files.values()):.0f} in all")
+        most = sorted(self._files.items(), key=lambda each: -each[1])
+        for file, seconds in most[:SHOWN]:
             terminalreporter.write_line(f"{seconds:7.1f} {file}")
