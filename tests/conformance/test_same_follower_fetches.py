@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 
 from fencepost import EmbeddedKafka
-from fencepost.simulation.lab.clusters import layout
+from fencepost.simulation.lab.clusters import layout, settings
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
@@ -214,7 +214,7 @@ async def racks(peer: Nodes) -> AsyncIterator[Any]:
 @pytest.fixture(scope="module")
 def kafka_in_racks(kafka_installation: Installation) -> Iterator[RealCluster]:
     """Three nodes of real Kafka, each in its rack."""
-    original = layout.broker_properties
+    original = settings.broker_properties
 
     def in_rack(node: Any, *arguments: Any, **more: Any) -> dict[str, str]:
         return {**original(node, *arguments, **more), "broker.rack": RACKS[node.node_id]}

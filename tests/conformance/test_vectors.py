@@ -9,6 +9,8 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.assign import registry
+from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.assign.uniform import uniform
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac.draft import GroupDraft
 from fencepost.simulation.lab.conform import vectors
@@ -74,8 +76,8 @@ def test_a_coordinator_that_never_steps_down_is_found(monkeypatch: pytest.Monkey
 
 
 def test_an_assignor_that_forgets_its_target_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def forgetful(spec: registry.GroupSpec) -> object:
-        return registry.uniform(msgspec.structs.replace(spec, targets={}))
+    def forgetful(spec: GroupSpec) -> object:
+        return uniform(msgspec.structs.replace(spec, targets={}))
 
     monkeypatch.setattr(vectors, "BUILT_IN", {**registry.BUILT_IN, "uniform": forgetful})
     report = replay_vectors(ASSIGNORS)

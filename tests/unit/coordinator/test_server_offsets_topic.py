@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from fencepost.coordinator.codec.group_records import decode_record
+from fencepost.coordinator.codec.group_records import decode_record, encode_record
 from fencepost.coordinator.codec.record_contents import records_in
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import TransactionEnded
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
+from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.server import offsets_topic
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.logs import PartitionLog
@@ -144,7 +144,7 @@ async def test_a_log_goes_on_where_another_broker_leads_it(brokers: Brokers) -> 
 
 async def test_nothing_is_encoded_for_nobody(brokers: Brokers, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = []
-    real = offsets_topic.encode_record
+    real = encode_record
     monkeypatch.setattr(offsets_topic, "encode_record", lambda one: encoded.append(one) or real(one))
     commit(brokers, GROUPS[0], 1)
     brokers.cluster.show_offsets_topic()

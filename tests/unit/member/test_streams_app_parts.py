@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import os
 import sqlite3
 import tempfile
@@ -17,6 +18,7 @@ from fencepost import GlobalThread, IllegalStreamsState, StreamsApp, StreamsErro
 from fencepost import StreamThreadExceptionResponse as Response
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.kafka import streams
+from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.streams.application.changelog import changelog_topic, decode_change, encode_change
 from fencepost.member.streams.application.settings import check_process
 from fencepost.member.streams.application.store import StateDirectory
@@ -392,6 +394,6 @@ async def test_times_are_checked(seconds: float) -> None:
 
 
 def test_every_setting_that_is_the_apps_own_is_one_of_the_consumers() -> None:
-    known = streams.inspect.signature(streams.KIP848Consumer).parameters
+    known = inspect.signature(KIP848Consumer).parameters
     assert set(streams._OWN) <= set(known)
     assert set(streams._CONNECTING) <= set(known)

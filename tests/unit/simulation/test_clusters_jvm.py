@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.lab.clusters import artifacts, classes, jvm, ports, state
+from fencepost.simulation.lab.clusters import artifacts, classes, ports, state
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.ports import PortTaken
 from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
@@ -367,7 +368,7 @@ async def test_nodes_that_do_not_exist_are_refused(machine: Path) -> None:
 @pytest.mark.processes
 async def test_a_disk_without_room_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(jvm.shutil, "disk_usage", lambda _: usage(1, 1, 3 << 20))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(1, 1, 3 << 20))
     with pytest.raises(EnvironmentLacks, match="has 3 MB left, and the cluster needs 128 MB"):
         await RealCluster().start()
     assert nothing_is_left(machine)
@@ -401,7 +402,7 @@ def empty_cache(machine: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (machine / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib" / MAIN_JAR).unlink()
     (machine / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{machine / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setattr(artifacts.shutil, "which", lambda name, path: _only_in(machine / "bin", name))
+    monkeypatch.setattr(shutil, "which", lambda name, path: _only_in(machine / "bin", name))
     return machine
 
 

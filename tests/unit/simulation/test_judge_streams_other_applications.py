@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.epoch_groups import EpochGroupSoftState
+from fencepost.coordinator.protocol.streams import DescribedStreamsGroup
 from fencepost.coordinator.streams import describe, heartbeat, offset_fencing, validation
 from fencepost.coordinator.streams.groups import StreamsGroups
 from fencepost.coordinator.streams.partition_counts import DecidedPartitionCounts
@@ -80,7 +81,7 @@ def never_stale(original: Any) -> Any:
         (
             describe,
             "missing",
-            lambda group_id, _: describe.streams.DescribedStreamsGroup(group_id=group_id),
+            lambda group_id, _: DescribedStreamsGroup(group_id=group_id),
             "streams-described",
         ),
     ],

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac import draft
 from fencepost.simulation.lab.mutation import score as scoring
@@ -155,7 +156,7 @@ def _mutant(function: str, operator: str, after: str) -> AutomaticMutant:
 
 def test_a_mutant_is_in_the_running_code_only_inside_its_block() -> None:
     mutant = _mutant("is_active", "early-return", "return True")
-    status = next(iter(draft.sac.ConsumerStatus))
+    status = next(iter(sac.ConsumerStatus))
     before = draft.is_active.__code__
     with with_automatic_mutant(mutant.name):
         assert draft.is_active(status) is True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 from collections.abc import Iterator
@@ -203,7 +204,7 @@ def test_a_folder_without_locks_loses_no_file(folder: Path, monkeypatch: pytest.
         raise OSError(errno.ENOLCK, "no locks available")
 
     with monkeypatch.context() as patched:
-        patched.setattr(run_files.fcntl, "flock", no_locks)
+        patched.setattr(fcntl, "flock", no_locks)
         with sharing(folder / KEPT) as views:
             assert not views.taken([])
     assert useless.exists()
