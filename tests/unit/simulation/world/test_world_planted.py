@@ -77,6 +77,6 @@ def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PLANTED)
 def test_correct_twin_is_clean(name: str) -> None:
     test = PLANTED[name].right.simulated
-    for seed in [*range(1, 4), *ONCE_FAILED.get(name, ())]:
+    for seed in [1, *ONCE_FAILED.get(name, ())]:
         result = test.run(seed)
         assert not result.failed, (seed, result.violations, result.trouble)
