@@ -25,7 +25,6 @@ from fencepost.simulation.streams.targets import (
     ExpectedTopics,
     TargetInput,
     expected_topics,
-    standbys_kept,
     targets,
 )
 
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 _LATE_MS: Final = 1_500
 """A session is looked at on whole seconds."""
 _PROMPT_MS: Final = 100
-_MANY: Final = 100
-"""Number of standby tasks from which two in three have to stay: a full process may lose some."""
 _REPLAY_EVERY: Final = 60
 """Steps that wrote records between two comparisons with a replay."""
 
@@ -69,8 +66,6 @@ class StreamsCoordination(Judge):
         """Time at which the first member of an empty group joined, while it has no target yet, in ms."""
         self._asked_by: MemberId | None = None
         """The member that asked to shut the application down."""
-        self._standbys = [0, 0]
-        """Number of standby tasks that stayed in their processes, and number that could have."""
         self._assigned_ms: int | None = None
         """Time at which the last target was computed, in ms."""
         self._endpoint_epoch: int | None = 0
@@ -162,9 +157,6 @@ class StreamsCoordination(Judge):
         if coordinator is not None and self.world.scenario.group.protocol == "streams":
             self._replay(coordinator)
             self._late(coordinator.streams.groups.get(self.world.scenario.group.id), now_us // 1_000)
-        kept, could = self._standbys
-        if could >= _MANY and 3 * kept < 2 * could:
-            self.report("streams-sticky", f"{kept} of {could} standby tasks stayed in their processes")
 
     def _follow(self, group: StreamsGroup | None, now_ms: int) -> None:
         members = {} if group is None else group.members
@@ -395,9 +387,6 @@ class StreamsCoordination(Judge):
                     standbys=self.world.config.group_streams_num_standby_replicas,
                 )
                 yield from targets(given)
-                kept, could = standbys_kept(given)
-                self._standbys[0] += kept
-                self._standbys[1] += could
             elif known is not None and any(
                 known.targets.get(one) != tasks for one, tasks in group.targets.items()
             ):

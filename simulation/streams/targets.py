@@ -119,7 +119,7 @@ def _balanced(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[F
 
 
 def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
-    """Yield needless moves: members keep their tasks up to their share; nothing moves if nothing changed."""
+    """Yield needless moves: members keep their tasks up to their share."""
     tasks = _all(given)
     least = len(tasks) // len(after)
     for member_id, now in after.items():
@@ -130,16 +130,6 @@ def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Fin
             yield "streams-sticky", f"{member_id} had {len(had)} tasks, and loses {sorted(taken)[:6]}"
         elif len(had) - len(taken) < min(len(had), least):
             yield "streams-sticky", f"{member_id} keeps {len(had) - len(taken)} of {len(had)} tasks"
-    same = given.old_members.keys() == given.members.keys() and all(
-        given.old_members[one].process_id == member.process_id for one, member in given.members.items()
-    )
-    held = Counter(task for one in given.before.values() for task in each(one.active))
-    if same and held.keys() == tasks and given.before.keys() == given.members.keys():
-        sizes = [len(each(one.active)) for one in given.before.values()]
-        if max(sizes) - min(sizes) <= 1 and any(
-            given.before[one].active != now.active for one, now in after.items()
-        ):
-            yield "streams-sticky", "tasks move in a balanced group whose members are the same"
 
 
 def _placed(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
@@ -175,58 +165,7 @@ def _standbys(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[F
             yield "streams-standby", f"{len(found)} stand by for {task}, expected {right}"
         elif len(set(found)) != len(found) or active.get(task, set()) & set(found):
             yield "streams-standby", f"a process has {task} twice"
-    yield from _standbys_spread(given, after, wanted)
     yield from _standbys_sticky(given, after, standby)
-
-
-def _standbys_spread(given: TargetInput, after: Mapping[MemberId, Tasks], wanted: int) -> Iterator[Finding]:
-    """Yield processes with far more tasks for each member than the average, if tasks had another place."""
-    if not wanted or not given.topics.stateful:
-        return
-    loads: Counter[str] = Counter()
-    sizes: Counter[str] = Counter()
-    for member_id, tasks in after.items():
-        process = given.members[member_id].process_id
-        loads[process] += len(each(tasks.active)) + len(each(tasks.standby))
-        sizes[process] += 1
-    shares = {process: loads[process] / sizes[process] for process in sizes}
-    mean = sum(loads.values()) / sum(sizes.values())
-    if len(shares) > wanted + 1:
-        for process, share in shares.items():
-            if share > 2 * mean + 1:
-                yield (
-                    "streams-standby",
-                    f"{process} has {share:.1f} tasks a member, on average it is {mean:.1f}",
-                )
-
-
-def standbys_kept(given: TargetInput) -> tuple[int, int]:
-    """Return how many standby tasks stayed in their processes, and how many could have.
-
-    Zeros if more than one member differs between the two targets; even a single one may move many tasks.
-    Zeros for several standbys of each task, too: of those Kafka 4.3 looks for the place of the first only.
-    """
-    if given.standbys > 1 or len(given.old_members.keys() ^ given.members.keys()) > 1:
-        return 0, 0
-    standby = {
-        (task, given.members[member_id].process_id)
-        for member_id in given.members
-        for task in each(given.after.get(member_id, NO_TASKS).standby)
-    }
-    active = {
-        (task, given.members[member_id].process_id)
-        for member_id in given.members
-        for task in each(given.after.get(member_id, NO_TASKS).active)
-    }
-    processes = {member.process_id for member in given.members.values()}
-    had = {
-        (task, member.process_id)
-        for member_id, member in given.old_members.items()
-        if member.process_id in processes
-        for task in each(given.before.get(member_id, NO_TASKS).standby)
-    }
-    could = had - active
-    return len(could & standby), len(could)
 
 
 def _standbys_sticky(

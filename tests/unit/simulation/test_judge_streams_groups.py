@@ -321,12 +321,6 @@ def test_a_standby_task_may_move_to_a_process_that_has_less_to_do() -> None:
     assert computed(before, after, standbys=1) == []
 
 
-def test_standby_tasks_that_do_not_stay_are_found(scene: Scene) -> None:
-    scene.judge._standbys = [60, 100]
-    scene.judge.on_end(scene.now_ms * 1_000)
-    assert scene.found == ["streams-sticky"]
-
-
 def test_a_target_that_is_put_off_for_nothing_is_found(scene: Scene) -> None:
     assert "streams-delays" in scene.beat(C, tamper=without_target)
 
