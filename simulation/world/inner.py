@@ -7,10 +7,8 @@ processes and the world run in lock step, one at a time.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import random
-import select
 import selectors
 import signal
 import socket
@@ -27,7 +25,15 @@ from fencepost.simulation.world import wire
 from fencepost.simulation.world.loop import WorldLoop, run_at_once
 from fencepost.simulation.world.places import place_in, stack_of, user_place
 from fencepost.simulation.world.processes import WorldProcess
-from fencepost.simulation.world.sockets import WINDOW, Address
+from fencepost.simulation.world.remote import (
+    READ,
+    WRITE,
+    RemoteEpoll,
+    RemotePoll,
+    RemoteSelector,
+    RemoteSocket,
+    number_of,
+)
 from fencepost.simulation.world.standstill import what_runs_again
 from fencepost.simulation.world.substitutes import Machine
 from fencepost.simulation.world.telling import HELD_US
@@ -40,8 +46,6 @@ _FILES: Final = frozenset({"open", "sqlite3.connect", "os.listdir", "os.scandir"
 )
 """Audit events of calls that read or change files; their first argument is a path."""
 _IMPORTS: Final = "<frozen importlib"
-_READ: Final = select.POLLIN
-_WRITE: Final = select.POLLOUT
 
 
 class WorldLink:
@@ -256,13 +260,13 @@ class OwnMachine(Machine):
         """Do what `select.select` does."""
         readers, writers = list(wanted[0]), list(wanted[1])
         masks: dict[int, int] = {}
-        for items, mask in ((readers, _READ), (writers, _WRITE)):
+        for items, mask in ((readers, READ), (writers, WRITE)):
             for each in items:
-                masks[_number(each)] = masks.get(_number(each), 0) | mask
+                masks[number_of(each)] = masks.get(number_of(each), 0) | mask
         ready = dict(self.loop.poll(timeout, list(masks.items())))
         return (
-            [each for each in readers if ready.get(_number(each), 0) & ~_WRITE],
-            [each for each in writers if ready.get(_number(each), 0) & ~_READ],
+            [each for each in readers if ready.get(number_of(each), 0) & ~WRITE],
+            [each for each in writers if ready.get(number_of(each), 0) & ~READ],
             [],
         )
 
@@ -281,216 +285,6 @@ class _Importing:
         raise OutsideWorld(f"{name}: there is no network while a program is imported for several processes")
 
 
-def _number(item: Any) -> int:
-    number: int = item if isinstance(item, int) else item.fileno()
-    return number
-
-
-class RemotePoll:
-    """The object that `select.poll()` returns in the process of a program."""
-
-    per_second = 1_000
-    """The unit of timeouts."""
-
-    def __init__(self, link: WorldLink) -> None:
-        self._link = link
-        self._masks: dict[int, int] = {}
-
-    def register(self, fd: Any, eventmask: int = select.POLLIN | select.POLLPRI | select.POLLOUT) -> None:
-        """Watch a socket for these events."""
-        self._masks[_number(fd)] = eventmask
-
-    modify = register
-
-    def unregister(self, fd: Any) -> None:
-        """Watch a socket no longer."""
-        del self._masks[_number(fd)]
-
-    def poll(self, timeout: float | None = None, maxevents: int = -1) -> list[tuple[int, int]]:
-        """Return the sockets that are ready, at most after the timeout."""
-        seconds = None if timeout is None or timeout < 0 else timeout / self.per_second
-        return self._link.poll(seconds, list(self._masks.items()))
-
-    def close(self) -> None:
-        """Forget all."""
-        self._masks.clear()
-
-
-class RemoteEpoll(RemotePoll):
-    """The object that `select.epoll()` returns. Its timeouts are in seconds."""
-
-    per_second = 1
-
-
-_PASSED_ON: Final = frozenset(
-    {"bind", "listen", "shutdown", "getsockname", "getpeername", "setsockopt", "getsockopt"}
-)
-
-
-class RemoteSocket:
-    """A socket of the world, which the process reaches through its link."""
-
-    is_remote = True
-
-    def __init__(
-        self,
-        link: WorldLink,
-        family: int = socket.AF_INET,
-        type: int = socket.SOCK_STREAM,  # as the real one has it
-        proto: int = 0,
-        fileno: int | None = None,
-    ) -> None:
-        self._link = link
-        self.family = socket.AddressFamily(family if family != -1 else socket.AF_INET)
-        self.type = socket.SocketKind(type if type != -1 else socket.SOCK_STREAM)
-        self.proto = proto
-        self._timeout: float | None = socket.getdefaulttimeout()
-        self._fd: int = link.ask("open", int(family), int(type), proto) if fileno is None else fileno
-
-    def _call(self, name: str, *arguments: Any) -> Any:
-        if self._fd < 0:
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return self._link.ask("socket", self._fd, name, arguments)
-
-    def _patiently(self, mask: int, name: str, *arguments: Any) -> Any:
-        """Call, and wait if the call would block and the socket may."""
-        while True:
-            try:
-                return self._call(name, *arguments)
-            except BlockingIOError:
-                if self._timeout == 0:
-                    raise
-            if not self._link.poll(self._timeout, [(self._fd, mask)]):
-                raise TimeoutError("timed out")
-
-    def accept(self) -> tuple[RemoteSocket, Address]:
-        """Return the next connection, and the address of its client."""
-        number, address = self._patiently(_READ, "accept")
-        return RemoteSocket(self._link, self.family, self.type, self.proto, number), address
-
-    def connect(self, address: Any) -> None:
-        """Connect, or begin to."""
-        number = self.connect_ex(address)
-        if number == errno.EINPROGRESS and self._timeout != 0:
-            if not self._link.poll(self._timeout, [(self._fd, _WRITE)]):
-                raise TimeoutError("timed out")
-            number = self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if number:
-            raise OSError(number, os.strerror(number))
-
-    def connect_ex(self, address: Any) -> int:
-        """Begin to connect; returns the error number."""
-        return int(self._call("connect_ex", tuple(address)))
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        """Send as much as there is room for."""
-        return int(self._patiently(_WRITE, "send", bytes(memoryview(data).cast("B")[:WINDOW])))
-
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all."""
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[self.send(view) :]
-
-    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
-        """Send several buffers as one."""
-        return self.send(b"".join(buffers))
-
-    def recv(self, size: int, flags: int = 0) -> bytes:
-        """Return what has arrived."""
-        return bytes(self._patiently(_READ, "recv", size))
-
-    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        """Put what has arrived into a buffer."""
-        view = memoryview(buffer).cast("B")
-        found = self.recv(size or len(view))
-        view[: len(found)] = found
-        return len(found)
-
-    def close(self) -> None:
-        """Close it."""
-        if self._fd >= 0:
-            self._call("close")
-            self._fd = -1
-
-    def detach(self) -> int:
-        """Return the descriptor."""
-        return self._fd
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name not in _PASSED_ON:
-            raise AttributeError(name)
-        return lambda *arguments: self._call(name, *arguments)
-
-    def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
-        return self._fd
-
-    def setblocking(self, flag: bool) -> None:
-        """Set whether calls wait."""
-        self._timeout = None if flag else 0.0
-
-    def getblocking(self) -> bool:
-        """Return true if calls wait."""
-        return self._timeout != 0.0
-
-    def settimeout(self, value: float | None) -> None:
-        """Set for how many seconds calls wait."""
-        self._timeout = value
-
-    def gettimeout(self) -> float | None:
-        """Return the timeout."""
-        return self._timeout
-
-    def get_inheritable(self) -> bool:
-        """Return false: there is no other process that could inherit it."""
-        return False
-
-    def set_inheritable(self, inheritable: bool) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> RemoteSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return f"<RemoteSocket fd={self._fd}>"
-
-
-_BaseSelector: Any = selectors._BaseSelectorImpl
-
-
-class _RemoteSelector(_BaseSelector):  # type: ignore[misc]
-    """A selector whose wait is a step of the world."""
-
-    def __init__(self, link: WorldLink) -> None:
-        super().__init__()
-        self._link = link
-
-    def select(self, timeout: float | None = None) -> list[Any]:
-        """Wait until a socket is ready, or that many seconds."""
-        watched = [
-            (
-                fd,
-                (_READ if key.events & selectors.EVENT_READ else 0)
-                | (_WRITE if key.events & selectors.EVENT_WRITE else 0),
-            )
-            for fd, key in self._fd_to_key.items()
-        ]
-        found = []
-        for fd, events_ in self._link.poll(None if timeout is None else max(0, timeout), watched):
-            key = self._fd_to_key.get(fd)
-            if key is not None:
-                mask = (selectors.EVENT_WRITE if events_ & ~_READ else 0) | (
-                    selectors.EVENT_READ if events_ & ~_WRITE else 0
-                )
-                if mask & key.events:
-                    found.append((key, mask & key.events))
-        return found
-
-
 _link: list[WorldLink] = []
 
 
@@ -501,7 +295,7 @@ class OwnLoop(asyncio.SelectorEventLoop):
         self._link = _link[-1]
         self.hashed = 0
         self._unnamed_tasks = 0
-        super().__init__(cast("selectors.BaseSelector", _RemoteSelector(self._link)))
+        super().__init__(cast("selectors.BaseSelector", RemoteSelector(self._link)))
 
     def time(self) -> float:
         """Virtual seconds since the run began."""

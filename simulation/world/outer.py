@@ -30,7 +30,7 @@ from fencepost.simulation.world.shaking import shaken_by
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.standstill import StandsStill
 from fencepost.simulation.world.telling import HeldLoop
-from fencepost.simulation.world.template import Birth, ProgramSpec, start_process
+from fencepost.simulation.world.template import LOOK_S, STACKS_SIGNAL, Birth, ProgramSpec, start_process
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.world import SimulatedWorld
@@ -58,8 +58,21 @@ _CALLS: Final = frozenset(
 )
 
 
-class _OriginalKill:
+class _Originals:
     kill = staticmethod(os.kill)
+
+    @staticmethod
+    def poll(fd: int, seconds: float = 0.2, select: Any = select.select) -> bool:
+        """Return true if there is something to read, at most after that many seconds of the machine."""
+        return bool(select([fd], [], [], seconds)[0])
+
+
+def _shown(stacks: bytes) -> str:
+    """Return the stacks that Python writes at a fatal error, without what differs between runs."""
+    lines = stacks.decode(errors="replace").splitlines()
+    own = os.path.dirname(__file__)
+    kept = [re.sub(r"0x[0-9a-f]+ ", "", each) for each in lines if own not in each and "<frozen" not in each]
+    return "\n".join(kept)
 
 
 class EndedByError(Exception):
@@ -161,6 +174,8 @@ class _OwnProcess:
         self._signals: list[int] = []
         self._was_signalled = False
         self._waiting: asyncio.Future[None] | None = None
+        self._cpu_ticks = -1
+        """The CPU time that it had taken when it was last found waiting for the machine."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
             process.signal_handlers[number] = SignalHandler(None, partial(self._deliver, number))
 
@@ -169,7 +184,7 @@ class _OwnProcess:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             with contextlib.suppress(ProcessLookupError):
-                _OriginalKill.kill(self._pid, signal.SIGKILL)
+                _Originals.kill(self._pid, signal.SIGKILL)
             with contextlib.suppress(EOFError):
                 while True:
                     wire.read(fd)  # until the system has ended it
@@ -198,6 +213,12 @@ class _OwnProcess:
         while True:
             try:
                 kind, *arguments = wire.read(self._fd)
+            except BlockingIOError:
+                if self._is_blocked():
+                    self._world.fail(StandsStill(self._where_blocked()))
+                    self.kill()
+                    return
+                continue
             except EOFError:
                 self.kill()
                 if self._was_signalled:
@@ -215,6 +236,33 @@ class _OwnProcess:
             else:
                 self._ended(*arguments)
                 return
+
+    def _is_blocked(self) -> bool:
+        """Return true if it has waited for the machine, twice in a row, and has computed nothing between."""
+        ticks = 0
+        for file in Path(f"/proc/{self._pid}/task").glob("*/stat"):
+            state, *fields = file.read_text().rpartition(")")[2].split()
+            ticks += int(fields[10]) + int(fields[11])
+            if state in "RD":
+                ticks = -1
+                break
+        before, self._cpu_ticks = self._cpu_ticks, ticks
+        return before == ticks >= 0
+
+    def _where_blocked(self) -> str:
+        """Return a text about the lines in which the threads of a blocked process wait."""
+        _Originals.kill(self._pid, STACKS_SIGNAL)
+        text = b""
+        with contextlib.suppress(BlockingIOError):
+            while found := os.read(self._fd, 1 << 16):
+                text += found
+                if not _Originals.poll(self._fd):
+                    break
+        return (
+            f"{self._process.host.name} waits for the machine, for {2 * LOOK_S} s of real time now, and nothing "
+            "in the world ends that. Wait for sockets, locks or time instead. Its threads, each with the "
+            f"innermost call first:\n{_shown(text)}"
+        )
 
     def _ended(self, kind: str, value: Any) -> None:
         """Raise what has ended it, unless that is no error."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import faulthandler
 import gc
 import importlib
 import importlib.util
@@ -39,6 +40,10 @@ _ARGUMENT: Final = "--serve"
 _FD: Final = 0
 _MOST_TEMPLATES: Final = 16
 _IMPORT_CPU_S: Final = 30.0
+LOOK_S: Final = 4
+"""The interval in which the world looks at a silent process, in seconds of the machine."""
+STACKS_SIGNAL: Final = getattr(signal, "SIGRTMIN", 34) + 7
+"""The signal at which a process writes the stacks of its threads to the world, whatever it does."""
 _ASGI: Final = ["scope", "receive", "send"]
 """The parameters of a function that is an ASGI application."""
 
@@ -146,6 +151,7 @@ def start_process(spec: ProgramSpec, birth: Birth) -> tuple[int, int, str]:
         mine.close()
         other.close()
         raise
+    wire.limit_waits(mine, LOOK_S)
     return mine.detach(), pid, why
 
 
@@ -324,6 +330,7 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
     PROCESS.set(link.process)
     wire.write(fd, (_pid(), why))
     Originals.signal(signal.SIGPROF, link.spins)
+    faulthandler.register(STACKS_SIGNAL, fd)
     if birth.shaken_by:
         shake(birth.shaken_by)
     machine.begin(link, Draws(birth.seed), f"{birth.host}/{birth.number}")

@@ -36,11 +36,17 @@ def read(fd: int) -> Any:
     """Return the next message.
 
     :raises EOFError: if the other side has ended.
+    :raises BlockingIOError: if none has come within the time of `limit_waits`.
     """
     with contextlib.suppress(ConnectionResetError):
         head = _exactly(fd, _LENGTH.size)
         return pickle.loads(_exactly(fd, _LENGTH.unpack(head)[0]))
     raise EOFError
+
+
+def limit_waits(sock: Any, seconds: int) -> None:
+    """Let `read` wait for a message for that long at most."""
+    sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_RCVTIMEO, struct.pack("@ll", seconds, 0))
 
 
 def _exactly(fd: int, size: int) -> bytes:

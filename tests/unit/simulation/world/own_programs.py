@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 import uuid
 from pathlib import Path
 from typing import Any
@@ -276,3 +277,16 @@ class Application:
 
 
 application: Any = Application()
+
+
+def asks_by_urllib(host: str) -> None:
+    time.sleep(1)
+    with urllib.request.urlopen(f"http://{host}:8080/orders", timeout=5) as response:
+        found = response.read().decode()
+    asyncio.run(tell(found))
+
+
+def waits_for_the_machine() -> None:
+    """Wait for a pipe that no process writes to."""
+    reading, _ = os.pipe()
+    os.read(reading, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,13 @@ def test_program_that_spins_is_told_with_its_line(program: str) -> None:
     assert f"{told_as} tests/unit/simulation/world/own_programs.py:" in violation.message
 
 
+def test_program_that_waits_for_the_machine_is_told_with_its_stacks() -> None:
+    (violation,) = told("waits_for_the_machine")[1].violations
+    assert violation.invariant == "raised StandsStill"
+    assert "worker waits for the machine, for 8 s of real time now" in violation.message
+    assert re.search(r'own_programs.py", line \d+ in waits_for_the_machine', violation.message)
+
+
 # -- the network -------------------------------------------------------------------------------------
 
 
@@ -195,6 +203,7 @@ def test_program_that_spins_is_told_with_its_line(program: str) -> None:
         ("asks", "echoes", b"hello"),
         ("asks_and_blocks", "echoes", b"blocking True"),
         ("asks_the_web", "web", b"hello"),
+        ("asks_by_urllib", "web", b"hello"),
     ],
 )
 def test_programs_reach_each_other(program: str, server: str, said: bytes) -> None:
