@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from typing import Final
 
+_PREFIX: Final = "fencepost-world-"
+_LEFT_AFTER_S: Final = 60.0
+"""The age from which a folder may be one that a killed run has left."""
+_CLEANED: Final[list[bool]] = []
+"""Not empty once this process has looked for such folders."""
 _COPIED_BYTES: Final = 1_000_000
 """Files up to this size are copied, so that a run may change them."""
 _LEFT: Final[list[str]] = []
@@ -61,7 +68,13 @@ def own_folder() -> Iterator[None]:
     """
     before = os.getcwd()
     path = sys.path[:]
-    with tempfile.TemporaryDirectory(prefix="fencepost-world-", ignore_cleanup_errors=True) as folder:
+    if not _CLEANED:
+        _CLEANED.append(True)
+        _remove_left_folders()
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as folder,
+        _in_use(folder),
+    ):
         own, hosts = os.path.join(folder, "test"), os.path.join(folder, "hosts")
         for each in (own, hosts):
             os.mkdir(each)
@@ -77,6 +90,30 @@ def own_folder() -> Iterator[None]:
             _LEFT.pop()
             _HOSTS.pop()
             sys.path[:] = path
+
+
+@contextlib.contextmanager
+def _in_use(folder: str) -> Iterator[bool]:
+    """Lock a folder; yield false if another run has. A lock ends with the processes that hold it."""
+    fd = os.open(folder, os.O_RDONLY)
+    is_locked = False
+    with contextlib.suppress(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        is_locked = True
+    try:
+        yield is_locked
+    finally:
+        os.close(fd)
+
+
+def _remove_left_folders() -> None:
+    """Remove the folders of runs that were killed."""
+    for entry in os.scandir(tempfile.gettempdir()):
+        with contextlib.suppress(OSError):  # it is gone by now, or another user's
+            if entry.name.startswith(_PREFIX) and time.time() - entry.stat().st_mtime > _LEFT_AFTER_S:
+                with _in_use(entry.path) as is_left:
+                    if is_left:
+                        shutil.rmtree(entry.path, ignore_errors=True)
 
 
 def _show_all(folder: str, place: str) -> None:

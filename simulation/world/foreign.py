@@ -1,7 +1,8 @@
 """Libraries that leave a world, and the calls with which they would: each is refused before it does harm.
 
-Their C code has sockets and threads of its own, which no substitute reaches, or they wait for sockets in the
-only thread. Other libraries are refused at the call of Python that has no place in a run.
+Their C code has sockets and threads of its own, which no substitute reaches, or they wait for sockets, which
+only programs in processes of their own may do. Other libraries are refused at the call of Python that has no
+place in a run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any, Final, NamedTuple
 
 _C_CODE: Final = "its C library has threads and sockets of its own"
 _BLOCKS: Final = "it waits for sockets in the only thread there is"
+_PROCESSES: Final = "another process has no virtual time"
 _KAFKA: Final = "aiokafka or fencepost.KIP848Consumer; this client runs on EmbeddedKafka, in real time"
+_NAMED: Final = 'the program by its name, as "shop.main:run", in whose process this client runs'
 _SUBSTITUTE: Final = "a substitute for the other side in the test"
 
 
@@ -35,13 +38,18 @@ _FOREIGN: Final[dict[str, ForeignCalls]] = {
     "grpc._cython.cygrpc": ForeignCalls(
         ("AioChannel", "AioServer", "Channel", "Server"), _C_CODE, _SUBSTITUTE
     ),
-    "kafka.admin.client": ForeignCalls(("KafkaAdminClient.__init__",), _BLOCKS, _KAFKA),
-    "kafka.consumer.group": ForeignCalls(("KafkaConsumer.__init__",), _BLOCKS, _KAFKA),
-    "kafka.producer.kafka": ForeignCalls(("KafkaProducer.__init__",), _BLOCKS, _KAFKA),
+    "kafka.admin.client": ForeignCalls(("KafkaAdminClient.__init__",), _BLOCKS, _NAMED),
+    "kafka.consumer.group": ForeignCalls(("KafkaConsumer.__init__",), _BLOCKS, _NAMED),
+    "kafka.producer.kafka": ForeignCalls(("KafkaProducer.__init__",), _BLOCKS, _NAMED),
+    "multiprocessing.process": ForeignCalls(("BaseProcess.start",), _PROCESSES, "threads"),
+    "multiprocessing.queues": ForeignCalls(
+        ("Queue.__init__", "SimpleQueue.__init__", "JoinableQueue.__init__"), _PROCESSES, "queue.Queue"
+    ),
     "psycopg.connection": ForeignCalls(("Connection.connect",), _C_CODE, _SUBSTITUTE),
     "psycopg.connection_async": ForeignCalls(("AsyncConnection.connect",), _C_CODE, _SUBSTITUTE),
     "psycopg2": ForeignCalls(("connect",), _C_CODE, _SUBSTITUTE),
     "pycurl": ForeignCalls(("Curl", "CurlMulti"), _C_CODE, "httpx or aiohttp"),
+    "trio": ForeignCalls(("run",), "it has an event loop of its own", "asyncio"),
     "uvloop": ForeignCalls(("new_event_loop",), _C_CODE, "the event loop that runs"),
     "zmq.sugar.context": ForeignCalls(("Context.__init__",), _C_CODE, _SUBSTITUTE),
 }
@@ -60,10 +68,10 @@ class ForeignCall(NamedTuple):
     instead: str
 
 
-def foreign_calls(module: ModuleType) -> Iterator[ForeignCall]:
+def foreign_calls(module: ModuleType, *, may_block: bool) -> Iterator[ForeignCall]:
     """Yield the calls of a loaded module that lead out of a world."""
     calls = _FOREIGN.get(module.__name__)
-    if calls is None:
+    if calls is None or (may_block and calls.reason is _BLOCKS):
         return
     library = module.__name__.partition(".")[0]
     for each in calls.names:

@@ -12,17 +12,20 @@ import random
 import selectors
 import signal
 import socket
+import sqlite3
 import sys
+import threading
 import types
 import warnings
 from asyncio import events, selector_events
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualFuture, VirtualTask, first_us
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
-from fencepost.simulation.world.loop import WorldLoop, run_at_once
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.network import LOOPBACK
 from fencepost.simulation.world.places import place_in, stack_of, user_place
 from fencepost.simulation.world.processes import WorldProcess
 from fencepost.simulation.world.remote import (
@@ -34,9 +37,11 @@ from fencepost.simulation.world.remote import (
     RemoteSocket,
     number_of,
 )
+from fencepost.simulation.world.sqlite import connect_patiently
 from fencepost.simulation.world.standstill import what_runs_again
 from fencepost.simulation.world.substitutes import Machine
 from fencepost.simulation.world.telling import HELD_US
+from fencepost.simulation.world.threads import Threads
 
 LIMIT_CPU_S: Final = 4.0
 """The CPU seconds that a process may take while virtual time moves by less than `_MOVED_US`."""
@@ -56,9 +61,7 @@ class WorldLink:
         self.name = name
         self.address = address
         self.now_us = 0
-        self.ahead_us = 0
-        """The time for which the function of an executor that runs has slept."""
-        self.in_executor = False
+        self.threads: Threads
         self.loop = self.network = self
         self.process: OwnProcess
         self._moved_us = -_MOVED_US
@@ -84,7 +87,7 @@ class WorldLink:
             process.callback_takes_us = takes_us or process.callback_takes_us
             process.callback_fails = fails or process.callback_fails
         for each in signals:
-            Originals.raise_signal(each)
+            self.threads.take_signal(each)
         if kind == "value":
             return value
         if kind == "errno":
@@ -105,10 +108,10 @@ class WorldLink:
                 ("note", list(process.group_ids), list(process.transactional_ids), process.commit_place),
             )
 
-    def spins(self, _: int, frame: types.FrameType | None) -> None:
+    def spins(self, *_: object) -> None:
         """Report the line that runs while virtual time stands still, and end."""
-        loop: Any = asyncio._get_running_loop()
-        place = place_in(stack_of(frame))
+        loop: Any = asyncio._get_running_loop() if self.threads.current is self.threads.main else None
+        place = place_in(stack_of(self.threads.frame()))
         if loop is None or place:
             told = f"{self.name} does not return from {place or 'a line that is not known'}"
         else:
@@ -116,34 +119,41 @@ class WorldLink:
         wire.write(self._fd, ("spins", told))
         Originals.end(1)
 
-    def poll(self, timeout: float | None, watched: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    def end_run(self, kind: str, text: str) -> NoReturn:
+        """End this process, and the run, with the text of a refusal or of a failure."""
+        wire.write(self._fd, ("end", kind, text))
+        Originals.end(1)
+
+    def poll(
+        self, timeout: float | None, watched: list[tuple[int, int]], *, by_loop: bool = False
+    ) -> list[tuple[int, int]]:
         """Wait until a socket is ready, or that many seconds; return descriptors with events of `poll`."""
-        found: list[tuple[int, int]] = self.ask("poll", timeout, watched)
-        return found
+        return self.threads.park(timeout, watched, by_loop=by_loop)
+
+    def tell_held(self, at_us: int, lasts_us: int) -> None:
+        """Report that an event loop was held, if that was long."""
+        if lasts_us >= HELD_US:
+            place = place_in(stack_of(sys._getframe(2)))
+            wire.write(self._fd, ("held", at_us, lasts_us, place))
 
     # -- what a machine asks of a loop and its network --------------------------------------------------
 
     @property
     def here_us(self) -> int:
         """Virtual microseconds since the run began."""
-        return self.now_us + self.ahead_us
+        return self.now_us
 
     def time(self) -> float:
         """The same in seconds."""
-        return self.here_us / 1_000_000
+        return self.now_us / 1_000_000
 
     def sleep_blocking(self, seconds: float) -> None:
         """Sleep, as `time.sleep` does: a signal whose handler returns does not end it."""
-        if self.in_executor:
-            self.ahead_us += max(1, -int(-seconds * 1_000_000 // 1))
-            return
-        place = ""
-        if seconds * 1e6 >= HELD_US:
-            place = place_in(stack_of(sys._getframe(2)))
-        until_us = first_us(self.time() + seconds)
-        self.ask("sleep", seconds, place)
+        if asyncio._get_running_loop() is not None:
+            self.tell_held(self.now_us, round(seconds * 1e6))
+        until_us = max(first_us(self.time() + seconds), self.now_us + 1)
         while self.now_us < until_us:
-            self.ask("sleep", (until_us - self.now_us) / 1e6, "")
+            self.poll((until_us - self.now_us) / 1e6, [], by_loop=True)
 
     def here(self) -> WorldLink:
         """Return what has the name of this host."""
@@ -167,7 +177,7 @@ class Originals:
     setitimer = staticmethod(signal.setitimer)
     raise_signal = staticmethod(signal.raise_signal)
     signal = staticmethod(signal.signal)
-    end = staticmethod(os._exit)
+    end: Callable[[int], NoReturn] = staticmethod(os._exit)
 
 
 class OwnProcess(WorldProcess):
@@ -186,15 +196,19 @@ class OwnMachine(Machine):
     """
 
     loop: Any
+    thread: Any = property(lambda _: threading.get_ident(), lambda *_: None)
+    """The thread that asks: all threads of the process have this machine."""
 
     def __init__(self) -> None:
         super().__init__(cast("WorldLoop", _Importing(self)), Draws(0))
         self.touched: dict[str, None] = {}
+        self.has_begun = False
+        """True in the process of a program."""
         self._state: object = None
 
     def touch(self, what: str) -> None:
         """Note what a line of the program depends on, unless a library asks."""
-        if isinstance(self.loop, _Importing) and (place := user_place(sys._getframe(2))):
+        if not self.has_begun and (place := user_place(sys._getframe(2))):
             self.touched[f"{what} at {place}"] = None
 
     def watch_files(self) -> None:
@@ -203,7 +217,9 @@ class OwnMachine(Machine):
         getcwd = os.getcwd
 
         def hear(event: str, arguments: tuple[Any, ...]) -> None:
-            if event not in _FILES or not isinstance(self.loop, _Importing):
+            if event == "_thread.start_new_thread" and not self.has_begun:
+                self.touched["it starts a thread"] = None
+            if event not in _FILES or self.has_begun:
                 return
             path = str(arguments[0]) if isinstance(arguments[0], str | os.PathLike) else ""
             by_import = sys._getframe(1).f_code.co_filename.startswith(_IMPORTS)
@@ -226,7 +242,8 @@ class OwnMachine(Machine):
         """Become the machine of a process."""
         self.random = draws.random(f"process/{which}")
         self.seeds = draws.random(f"process/{which}/seeds")
-        self.loop = link
+        self.loop, self.has_begun = link, True
+        link.threads = Threads(link, draws.random(f"process/{which}/threads"))
         random.seed(self.seeds.getrandbits(64))
 
     def now_us(self) -> int:
@@ -244,9 +261,33 @@ class OwnMachine(Machine):
         self.touch("it draws random numbers")
         return super().seed()
 
+    def _sleep(self, seconds: float) -> None:
+        self.loop.sleep_blocking(seconds)
+
+    def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
+        """Return a new connection to a database, which waits in virtual time while another one holds it."""
+        connection: sqlite3.Connection = connect_patiently(connect, self._sleep, *args, **options)
+        return connection
+
     def socket(self, *arguments: Any, **options: Any) -> Any:
         """Return a new socket."""
         return RemoteSocket(self.loop, *arguments, **options)
+
+    @property
+    def process(self) -> WorldProcess | None:
+        """The process that runs; None while a template imports."""
+        found: WorldProcess | None = getattr(self.loop, "process", None) if self.has_begun else None
+        return found
+
+    def socketpair(self) -> tuple[RemoteSocket, RemoteSocket]:
+        """Return two sockets that are connected, on the loopback interface."""
+        with RemoteSocket(self.loop) as listening:
+            listening.bind((LOOPBACK, 0))
+            listening.listen(1)
+            mine = RemoteSocket(self.loop)
+            mine.settimeout(None)
+            mine.connect(listening.getsockname())
+            return mine, listening.accept()[0]
 
     def poll(self) -> Any:
         """Return what `select.poll` does."""
@@ -274,14 +315,14 @@ class OwnMachine(Machine):
 class _Importing:
     """Stands for the loop while a template imports: there is no world yet."""
 
-    ahead_us = here_us = 0
+    here_us = 0
 
     def __init__(self, machine: OwnMachine) -> None:
         self._machine = machine
         self.network = self
 
     def __getattr__(self, name: str) -> Any:
-        self._machine.touched["it uses the network or the clock"] = None
+        self._machine.touch("it uses the network or the clock")
         raise OutsideWorld(f"{name}: there is no network while a program is imported for several processes")
 
 
@@ -334,10 +375,6 @@ class OwnLoop(asyncio.SelectorEventLoop):
         """Return the name of a host of the world by its address."""
         return self._link.name_of(sockaddr[0]), str(sockaddr[1])
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """Run the function at once. If it sleeps, the program goes on meanwhile."""
-        return run_at_once(self, self._link, func, args)
-
     def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
         """Call back in the loop when the process gets the signal."""
         handle = events.Handle(callback, args, self, None)
@@ -369,7 +406,11 @@ class OwnLoop(asyncio.SelectorEventLoop):
         """Do nothing: there is no such pipe."""
 
     def _write_to_self(self) -> None:
-        """Do nothing: no other thread wakes this loop."""
+        """Wake the thread that runs this loop, and maybe let it run."""
+        selector: Any = self._selector  # type: ignore[attr-defined]
+        if selector.turn is not None:
+            self._link.threads.wake(selector.turn)
+        self._link.threads.may_change()
 
     if not TYPE_CHECKING:  # the refusals are those of a world's loop
         create_connection = WorldLoop.create_connection

@@ -204,7 +204,6 @@ class _OwnProcess:
         answers: dict[str, Callable[..., Awaitable[Any]]] = {
             "poll": self._poll,
             "socket": self._call,
-            "sleep": self._sleep,
             "open": self._open,
             "resolve": self._resolve,
             "name": self._name,
@@ -228,6 +227,10 @@ class _OwnProcess:
                 await self._answer(answers[kind](*arguments))
             elif kind == "note":
                 self._note(*arguments)
+            elif kind == "held":
+                at_us, lasts_us, place = arguments
+                name = self._process.host.name
+                self._loop.held.append(HeldLoop(program=name, at_us=at_us, lasts_us=lasts_us, place=place))
             elif kind == "spins":
                 self.kill()
                 now_s = self._loop.now_us / 1e6
@@ -259,9 +262,9 @@ class _OwnProcess:
                 if not _Originals.poll(self._fd):
                     break
         return (
-            f"{self._process.host.name} waits for the machine, for {2 * LOOK_S} s of real time now, and nothing "
-            "in the world ends that. Wait for sockets, locks or time instead. Its threads, each with the "
-            f"innermost call first:\n{_shown(text)}"
+            f"{self._process.host.name} waits for the machine, for {2 * LOOK_S} s of real time now, and "
+            "nothing in the world ends that. Wait for sockets, locks or time instead. Its threads, each with "
+            f"the innermost call first:\n{_shown(text)}"
         )
 
     def _ended(self, kind: str, value: Any) -> None:
@@ -269,6 +272,8 @@ class _OwnProcess:
         self.kill()
         if kind == "refused":
             raise OutsideWorld(value)
+        if kind == "stuck":
+            self._world.fail(StandsStill(value))
         if kind == "no program":
             raise NotAProgram(value)
         if kind == "error" and not (self._was_signalled and value["error"] == _CANCELLED):
@@ -350,18 +355,6 @@ class _OwnProcess:
             if events := events & (mask | _ALWAYS):
                 found.append((fd, events))
         return found
-
-    async def _sleep(self, seconds: float, place: str) -> None:
-        if place:
-            lasts_us = round(seconds * 1e6)
-            held = HeldLoop(
-                program=self._process.host.name, at_us=self._loop.now_us, lasts_us=lasts_us, place=place
-            )
-            self._loop.held.append(held)
-        if seconds <= 0:
-            await asyncio.sleep(0)
-        elif not self._signals:
-            await self._wait(seconds, [])
 
     async def _open(self, family: int, kind: int, proto: int) -> int:
         sock = VirtualSocket(family, kind, proto, loop=self._loop, host=self._process.host)

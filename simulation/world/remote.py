@@ -8,22 +8,15 @@ import select
 import selectors
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.world.sockets import WINDOW, Address
 
+if TYPE_CHECKING:
+    from fencepost.simulation.world.inner import WorldLink
+
 READ: Final = select.POLLIN
 WRITE: Final = select.POLLOUT
-
-
-class AnswersSockets(Protocol):
-    """The part of a link to the world that sockets use."""
-
-    def ask(self, *question: Any) -> Any:
-        """Return the world's answer."""
-
-    def poll(self, timeout: float | None, watched: list[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Wait until a socket is ready, or that many seconds."""
 
 
 def number_of(item: Any) -> int:
@@ -38,7 +31,7 @@ class RemotePoll:
     per_second = 1_000
     """The unit of timeouts."""
 
-    def __init__(self, link: AnswersSockets) -> None:
+    def __init__(self, link: WorldLink) -> None:
         self._link = link
         self._masks: dict[int, int] = {}
 
@@ -84,7 +77,7 @@ class RemoteSocket:
 
     def __init__(
         self,
-        link: AnswersSockets,
+        link: WorldLink,
         family: int = socket.AF_INET,
         type: int = socket.SOCK_STREAM,  # as the real one has it
         proto: int = 0,
@@ -222,9 +215,11 @@ _BaseSelector: Any = selectors._BaseSelectorImpl
 class RemoteSelector(_BaseSelector):  # type: ignore[misc]
     """A selector whose wait is a step of the world."""
 
-    def __init__(self, link: AnswersSockets) -> None:
+    def __init__(self, link: WorldLink) -> None:
         super().__init__()
         self._link = link
+        self.turn: Any = None
+        """The thread that waits here."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
         """Wait until a socket is ready, or that many seconds."""
@@ -237,7 +232,12 @@ class RemoteSelector(_BaseSelector):  # type: ignore[misc]
             for fd, key in self._fd_to_key.items()
         ]
         found = []
-        for fd, events_ in self._link.poll(None if timeout is None else max(0, timeout), watched):
+        self.turn = self._link.threads.current
+        try:
+            ready = self._link.poll(None if timeout is None else max(0, timeout), watched, by_loop=True)
+        finally:
+            self.turn = None
+        for fd, events_ in ready:
             key = self._fd_to_key.get(fd)
             if key is not None:
                 mask = (selectors.EVENT_WRITE if events_ & ~READ else 0) | (

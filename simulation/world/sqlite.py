@@ -9,6 +9,9 @@ import sqlite3
 from collections.abc import Callable
 from typing import Any, Final
 
+_RETRY_S: Final = 0.01
+_FACTORY: Final = 5
+"""The place of the class of connections among the arguments of `sqlite3.connect`."""
 _TIMES: Final = ("date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff")
 
 
@@ -49,3 +52,52 @@ def take_clock_and_randomness(connection: sqlite3.Connection) -> None:
         connection.create_function(name, 0, lambda part=part: _now()[part], deterministic=True)
     connection.create_function("random", 0, lambda: int.from_bytes(os.urandom(8), "little", signed=True))
     connection.create_function("randomblob", 1, lambda size: os.urandom(max(1, int(size or 0))))
+
+
+class _PatientCursor(sqlite3.Cursor):
+    def execute(self, *arguments: Any) -> Any:
+        return _patiently(self.connection, super().execute, *arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        return _patiently(self.connection, super().executemany, *arguments)
+
+
+class PatientConnection(sqlite3.Connection):
+    """A connection that waits in Python while another one holds the database, so that its thread may run."""
+
+    timeout_s: float
+    sleep: Callable[[float], object]
+
+    def cursor(self, factory: Any = _PatientCursor) -> Any:
+        """Return a cursor that waits, unless it is one of another class."""
+        return super().cursor(factory)
+
+    def commit(self) -> None:
+        """Commit, once no other connection reads."""
+        _patiently(self, super().commit)
+
+
+def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call, again and again while the database is locked, for as long as the connection may wait."""
+    waited_s = 0.0
+    while True:
+        try:
+            return call(*arguments)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or waited_s >= connection.timeout_s:
+                raise
+        connection.sleep(_RETRY_S)
+        waited_s += _RETRY_S
+
+
+def connect_patiently(connect: Any, sleep: Callable[[float], object], *args: Any, **options: Any) -> Any:
+    """Do what `sqlite3.connect` does, with a connection that waits in virtual time.
+
+    If the program has a class of connections of its own, that waits in real time.
+    """
+    if len(args) > _FACTORY or "factory" in options:
+        return connect(*args, **options)
+    timeout_s = args[1] if len(args) > 1 else options.pop("timeout", 5.0)
+    connection = connect(*args[:1], 0, *args[2:], factory=PatientConnection, **options)
+    connection.timeout_s, connection.sleep = timeout_s, sleep
+    return connection

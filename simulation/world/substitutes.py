@@ -37,10 +37,11 @@ from fencepost.simulation.world.clients import client_methods, set_members
 from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.places import BLOCKS, refusal
-from fencepost.simulation.world.processes import PROCESS, SignalHandler
+from fencepost.simulation.world.processes import PROCESS, SignalHandler, WorldProcess
 from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.sqlite import take_clock_and_randomness
+from fencepost.simulation.world.threads import functions_of_threads, joined
 
 EPOCH_S: Final = 1_767_225_600
 """The time of day when a run begins: 2026-01-01 00:00 UTC."""
@@ -63,6 +64,11 @@ class Machine:
         self._read_us = -1
         self._reads = 0
 
+    @property
+    def process(self) -> WorldProcess | None:
+        """The process that runs; None in the test itself and in brokers."""
+        return PROCESS.get()
+
     def now_us(self) -> int:
         """Microseconds since the run began.
 
@@ -72,7 +78,7 @@ class Machine:
         if here_us != self._read_us:
             self._read_us, self._reads = here_us, 0
         self._reads += 1
-        if self._reads > _PATIENT_READS and PROCESS.get() is not None:
+        if self._reads > _PATIENT_READS and self.process is not None:
             self.loop.sleep_blocking(0.000_001)
             self._read_us = self.loop.here_us
         return here_us
@@ -85,6 +91,11 @@ class Machine:
         """Return the seed of a generator of random numbers."""
         return self.seeds.getrandbits(64)
 
+    def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
+        """Return a new connection to a database."""
+        connection: sqlite3.Connection = connect(*args, **options)
+        return connection
+
     def socket(self, *arguments: Any, **options: Any) -> Any:
         """Return a new socket on the host of the program that runs."""
         return VirtualSocket(*arguments, loop=self.loop, host=self.loop.network.here(), **options)
@@ -92,6 +103,11 @@ class Machine:
     def poll(self) -> Any:
         """Return what `select.poll` does."""
         return VirtualPoll(self.loop)
+
+    def socketpair(self) -> Any:
+        """Refuse: no thread or process could be at the other side."""
+        tcp = "asyncio's streams between hosts of the world"
+        raise refusal("socket.socketpair()", "hosts speak TCP only", tcp)
 
     def epoll(self) -> Any:
         """Return what `select.epoll` does."""
@@ -139,6 +155,7 @@ class _Real:
     raise_signal = staticmethod(signal.raise_signal)
     wait_for_thread = threading.Condition.wait
     tcp_socket = socket.socket
+    socketpair = staticmethod(socket.socketpair)
     getaddrinfo = staticmethod(socket.getaddrinfo)
     gethostbyname = staticmethod(socket.gethostbyname)
     gethostbyname_ex = staticmethod(socket.gethostbyname_ex)
@@ -192,7 +209,7 @@ def _sleep(seconds: float) -> None:
     if machine is None:
         _Real.sleep(seconds)
         return
-    if PROCESS.get() is None:
+    if machine.process is None:
         raise refusal(
             "time.sleep()", "it blocks the test, and the test moves the clock", "await asyncio.sleep()"
         )
@@ -218,9 +235,10 @@ def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
 
 
 def _getpid() -> int:
-    if _machine() is None:
+    machine = _machine()
+    if machine is None:
         return _Real.getpid()
-    process = PROCESS.get()
+    process = machine.process
     return 1 if process is None else process.pid
 
 
@@ -232,9 +250,12 @@ def _getrlimit(which: int) -> tuple[int, int]:
 
 
 def _connect_sqlite(*args: Any, **options: Any) -> sqlite3.Connection:
-    connection: sqlite3.Connection = _Real.connect_sqlite(*args, **options)
-    if _machine() is not None:
-        take_clock_and_randomness(connection)
+    machine = _machine()
+    if machine is None:
+        found: sqlite3.Connection = _Real.connect_sqlite(*args, **options)
+        return found
+    connection = machine.connect_sqlite(_Real.connect_sqlite, *args, **options)
+    take_clock_and_randomness(connection)
     return connection
 
 
@@ -258,6 +279,11 @@ class _Socket(metaclass=_SocketType):
     """The class that replaces `socket.socket` during a run."""
 
     sendmsg = VirtualSocket.sendmsg
+
+
+def _socketpair(*args: Any, **options: Any) -> Any:
+    machine = _machine()
+    return _Real.socketpair(*args, **options) if machine is None else machine.socketpair()
 
 
 def _getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
@@ -364,10 +390,11 @@ def _getsignal(number: int) -> Any:
 
 
 def _kill(pid: int, number: int) -> None:
-    if _machine() is None:
+    machine = _machine()
+    if machine is None:
         _Real.kill(pid, number)
         return
-    process = PROCESS.get()
+    process = machine.process
     if process is None:
         raise refusal("os.kill()", "processes of the world are not the machine's", "program.stop() or kill()")
     if pid != process.pid:
@@ -422,6 +449,7 @@ _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
         (os, name, _PROGRAMS, _OWN_CODE)
         for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen")
     ),
+    (os, "killpg", "it would reach processes of the machine", "os.kill(os.getpid(), ...)"),
     *((os, name, _ENDS_ALL, "sys.exit()") for name in ("execv", "execve", "abort", "_exit")),
     (asyncio, "new_event_loop", "a world has one loop", "the loop that runs"),
     *((signal, name, _REAL_TIME, "loop.call_later()") for name in ("alarm", "setitimer")),
@@ -452,8 +480,10 @@ _SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
 )
 
 
-def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
+def _functions(*, is_own_process: bool) -> Iterator[tuple[ModuleType, str, Any]]:
     """Yield each function that has a substitute: its module, its name and the substitute."""
+    if is_own_process:
+        yield from functions_of_threads()
     for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
         yield time, name, _clock(getattr(_Real, name), whole=False)
         yield time, f"{name}_ns", _clock(getattr(_Real, f"{name}_ns"), whole=True)
@@ -478,24 +508,16 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
             yield module, name, _refusing(original, f"{module.__name__}.{name}()", reason, instead)
     for name, substitute in _SOCKETS:
         yield socket, name, substitute
-    tcp = "asyncio's streams between hosts of the world"
-    yield (
-        socket,
-        "socketpair",
-        _refusing(socket.socketpair, "socket.socketpair()", "hosts speak TCP only", tcp),
-    )
+    yield socket, "socketpair", _socketpair
 
 
-def _methods() -> Iterator[tuple[type, str, Any]]:
+def _methods(*, is_own_process: bool) -> Iterator[tuple[type, str, Any]]:
     """Yield each method that has a substitute: its class, its name and the substitute."""
     yield random.Random, "seed", _seed
-    at_once = "asyncio.to_thread() or loop.run_in_executor(), which run the function at once"
-    yield (
-        threading.Thread,
-        "start",
-        _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, at_once),
-    )
-    yield threading.Condition, "wait", _wait_for_thread
+    if is_own_process:
+        yield threading.Thread, "join", joined
+    else:
+        yield from _methods_without_threads()
     for name in ("PollSelector", "EpollSelector"):
         if (selector := getattr(selectors, name, None)) is not None:
             yield selector, "_selector_cls", staticmethod(_poll if name == "PollSelector" else _epoll)
@@ -515,11 +537,22 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
                 "a plain connection in the test's settings",
             ),
         )
+    yield from client_methods()
+    yield from set_members()
+
+
+def _methods_without_threads() -> Iterator[tuple[type, str, Any]]:
+    """Yield those of the test's interpreter: all programs in it are one thread."""
+    named = 'asyncio.to_thread(), or the program by its name, as "shop.main:run": threads run in its process'
+    yield (
+        threading.Thread,
+        "start",
+        _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, named),
+    )
+    yield threading.Condition, "wait", _wait_for_thread
     from anyio._backends._asyncio import AsyncIOBackend
 
     yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(_run_at_once)
-    yield from client_methods()
-    yield from set_members()
 
 
 async def _run_at_once(
@@ -542,10 +575,11 @@ _anyio_threads: Any = None
 class _References:
     """References that modules keep to functions that have substitutes."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_own_process: bool) -> None:
+        self._is_own_process = is_own_process
         self.table: dict[int, tuple[Any, Any]] = {
             id(original): (original, substitute)
-            for module, name, substitute in _functions()
+            for module, name, substitute in _functions(is_own_process=is_own_process)
             if (original := getattr(module, name, None)) is not None
         }
         self.found: list[tuple[dict[str, Any], str, Any, Any]] = []
@@ -571,7 +605,7 @@ class _References:
 
     def refuse_foreign(self, module: ModuleType) -> None:
         """Refuse the calls of a module that lead out of the world."""
-        for call in foreign_calls(module):
+        for call in foreign_calls(module, may_block=self._is_own_process):
             original = getattr(call.owner, call.name)
             substitute = _refusing(original, call.label, call.reason, call.instead)
             if isinstance(call.owner, ModuleType):
@@ -609,13 +643,17 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     if _machines:
         raise OutsideWorld("a simulated world can't run inside of another one")
     if _references is None:
-        _references = _References()
+        _references = _References(is_own_process=is_own_process)
     _references.look()
-    methods = [*_methods(), *_references.methods]  # imports the modules of the methods
+    methods = [
+        *_methods(is_own_process=is_own_process),
+        *_references.methods,
+    ]  # imports the modules of the methods
     before = [(owner, name, owner.__dict__.get(name, _INHERITED)) for owner, name, _ in methods]
     _references.before = before
     imports = ForeignImports(_references.imported)
-    _anyio_threads = next(old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread")
+    of_anyio = [old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread"]
+    _anyio_threads = of_anyio[0] if of_anyio else None
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
     travel = time_machine.travel(EPOCH_S, tick=False)
     traveller = travel.start()

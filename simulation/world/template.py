@@ -226,6 +226,7 @@ def _be_template(spec: ProgramSpec, place: str, sock: Any, libraries: tuple[str,
     """Import what processes of a program share, and fork them."""
     from fencepost.simulation.world.inner import Originals, OwnMachine
     from fencepost.simulation.world.substitutes import substituted
+    from fencepost.simulation.world.threads import replace_locks
 
     sys.path[:] = spec.path
     os.chdir(place)
@@ -235,6 +236,7 @@ def _be_template(spec: ProgramSpec, place: str, sock: Any, libraries: tuple[str,
     machine = OwnMachine()
     why = "" if libraries is None else libraries[0]
     with substituted(machine, is_own_process=True):
+        replace_locks()
         if libraries is None:
             machine.watch_files()
             Originals.signal(signal.SIGPROF, _interrupt)
@@ -336,19 +338,7 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
     machine.begin(link, Draws(birth.seed), f"{birth.host}/{birth.number}")
     take_event_loops_over(link)
     link.ask("begin")
-    end: tuple[str, Any] = ("ended", None)
-    try:
-        _run(spec, birth)
-    except SystemExit as raised:
-        code = raised.code
-        end = ("exit", code if code is None else int(code) if isinstance(code, int) else str(code))
-    except OutsideWorld as error:
-        end = ("refused", str(error))
-    except _NoProgram as error:
-        end = ("no program", f"process({birth.host!r}, {spec.name!r}): {error}")
-    except BaseException as error:
-        end = ("error", told_error(error))
-        traceback.print_exc()
+    end = _run_to_its_end(spec, birth, link.threads)
     try:
         with contextlib.suppress(Exception):  # of handlers, and of streams that the program has closed
             atexit._run_exitfuncs()
@@ -357,6 +347,34 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
         wire.write(fd, ("end", *end))
     finally:
         _Originals.end(0)
+
+
+def _run_to_its_end(spec: ProgramSpec, birth: Birth, threads: Any) -> tuple[str, Any]:
+    """Run a program and its threads, and return what the world is told about its end."""
+    try:
+        try:
+            _run(spec, birth)
+        except OutsideWorld:
+            raise
+        except BaseException as error:
+            if not isinstance(error, SystemExit | _NoProgram):
+                traceback.print_exc()
+            threads.finish()
+            raise
+        threads.finish()
+    except SystemExit as raised:
+        code = raised.code
+        return "exit", code if code is None else int(code) if isinstance(code, int) else str(code)
+    except OutsideWorld as error:
+        return "refused", str(error)
+    except _NoProgram as error:
+        return "no program", f"process({birth.host!r}, {spec.name!r}): {error}"
+    except BaseException as error:
+        if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
+            where = f"{error.filename}:{error.lineno}"
+            return "no program", f"process({birth.host!r}, {spec.name!r}): {where}: SyntaxError: {error.msg}"
+        return "error", told_error(error)
+    return "ended", None
 
 
 def _pid() -> int:

@@ -7,16 +7,18 @@ release of a lock, so after each `put`, `set` and `call_soon_threadsafe`. It cha
 
 from __future__ import annotations
 
-import _queue  # type: ignore[import-not-found]
+import _queue
 import _thread
 import asyncio
 import logging
 import queue
+import select
 import signal
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 CHANGES: Final = 0.5
 """The probability that the thread changes after a release, if others can run."""
+_ALWAYS: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 _ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,7 +42,9 @@ class _Originals:
 
     allocate_lock = staticmethod(_thread.allocate_lock)
     start_new_thread = staticmethod(_thread.start_new_thread)
+    start_joinable_thread: Any = getattr(_thread, "start_joinable_thread", None)
     join = staticmethod(threading.Thread.join)
+    raise_signal = staticmethod(signal.raise_signal)
     excepthook = staticmethod(threading.excepthook)
     lock_types = (type(_thread.allocate_lock()), _thread.RLock)
 
@@ -138,12 +143,15 @@ class Threads:
     def may_change(self) -> None:
         """Let another thread run, if one can and the seed says so."""
         if self._ready and not self._is_changing and self._random.random() < CHANGES:
-            self._ready.append(self.current)
-            self._go_on(self.current)
+            me, turn = self.current, self._next()
+            self._ready.append(me)
+            self._change(me, turn)
 
     def _go_on(self, me: Turn) -> None:
         """Let the next thread run; return when it is this one's turn again."""
-        turn = self._next()
+        self._change(me, self._next())
+
+    def _change(self, me: Turn, turn: Turn) -> None:
         if turn is not me:
             self.current = turn
             turn.baton.release()
@@ -151,7 +159,7 @@ class Threads:
             self._begin_turn()
         self._is_changing = False
         while me is self.main and self.signals:
-            self._link.raise_signal(self.signals.pop(0))
+            _Originals.raise_signal(self.signals.pop(0))
 
     def _next(self) -> Turn:
         """Return the thread that runs next: one that can go on, or the first that the world lets go on."""
@@ -179,7 +187,9 @@ class Threads:
         wait_s = max(0, min(times) - link.now_us) / 1e6 if times else None
         events = dict(link.ask("poll", wait_s, list(masks.items())))
         for turn in parked:
-            turn.found = [(fd, found) for fd, mask in turn.watched if (found := events.get(fd, 0) & ~(7 & ~mask))]
+            turn.found = [
+                (fd, found) for fd, mask in turn.watched if (found := events.get(fd, 0) & (mask | _ALWAYS))
+            ]
             if turn.found or (turn.until_us is not None and turn.until_us <= link.now_us):
                 self.wake(turn)
 
@@ -187,32 +197,30 @@ class Threads:
         """Let the main thread handle a signal, at once if it runs."""
         self.signals.append(number)
         if self.current is self.main and not self._is_changing:
-            self._link.raise_signal(self.signals.pop(0))
+            _Originals.raise_signal(self.signals.pop(0))
         else:
             self.wake(self.main)
 
     # -- lives ----------------------------------------------------------------------------------------------
 
-    def start(self, function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Start a thread; it runs when it is its turn."""
+    def start(self, start: Callable[..., Any], work: Callable[[], object], owner: object) -> Any:
+        """Start a thread, which runs when it is its turn; `start` is the function of the machine for it."""
         turn = Turn()
-        thread = getattr(function, "__self__", None)
-        if isinstance(thread, threading.Thread):
-            turn.thread = thread
-            self._of[thread] = turn
-        turn.ident = _Originals.start_new_thread(self._live, (turn, function, args, kwargs))
+        if isinstance(owner, threading.Thread):
+            turn.thread = owner
+            self._of[owner] = turn
+        result = start(partial(self._live, turn, work))
         self._ready.append(turn)
-        return turn.ident
+        return result
 
-    def _live(
-        self, turn: Turn, function: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> None:
+    def _live(self, turn: Turn, work: Callable[[], object]) -> None:
+        turn.ident = threading.get_ident()
         turn.baton.acquire()
         self._begin_turn()
         self._is_changing = False
         PROCESS.set(self._link.process)
         try:
-            function(*args, **kwargs)
+            work()
         except SystemExit:
             pass
         except BaseException as error:
@@ -258,7 +266,7 @@ class Threads:
         if isinstance(error, OutsideWorld):
             self._link.end_run("refused", str(error))
 
-    # -- telling ----------------------------------------------------------------------------------------------
+    # -- telling --------------------------------------------------------------------------------------------
 
     def frame(self) -> FrameType | None:
         """Return the innermost frame of the thread that runs."""
@@ -266,7 +274,10 @@ class Threads:
 
     def _check_deadlock(self) -> None:
         """End the run if the threads wait for each other and no handler of a signal can end that."""
-        if any(callable(each := signal.getsignal(number)) and each is not signal.default_int_handler for number in _ENDING):
+        if any(
+            callable(each := signal.getsignal(number)) and each is not signal.default_int_handler
+            for number in _ENDING
+        ):
             return
         frames = sys._current_frames()
         lines = []
@@ -276,7 +287,8 @@ class Threads:
             place = " > ".join(user_lines(stack)) or place_in(stack) or "a line that is not known"
             lines.append(f"\n  {name}: {place}")
         self._link.end_run(
-            "stuck", f"the threads of {self._link.name} wait for each other, and nothing can end that:{''.join(lines)}"
+            "stuck",
+            f"threads of {self._link.name} wait for each other, and nothing can end that:{''.join(lines)}",
         )
 
 
@@ -295,24 +307,24 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; false if it could not be taken in time."""
-        if not self._is_locked:
-            self._is_locked = True
+        if self._take():
             return True
-        if not blocking and timeout != -1:
-            raise ValueError("can't specify a timeout for a non-blocking call")
-        if timeout < 0 and timeout != -1:
-            raise ValueError("timeout value must be a non-negative number")
+        if timeout != -1 and (timeout < 0 or not blocking):
+            raise ValueError("a timeout needs a blocking call, and must not be negative")
         if not blocking:
             return False
         if not RUNNING:
             raise OutsideWorld("a lock is taken that no thread can release while a program is imported")
         threads = RUNNING[-1]
         until_us = threads.until(None if timeout == -1 else timeout)
-        while self._is_locked:
+        while not self._take():
             if not threads.wait_for_thread(self._waiters, until_us):
                 return False
-        self._is_locked = True
         return True
+
+    def _take(self) -> bool:
+        was_locked, self._is_locked = self._is_locked, True
+        return not was_locked
 
     __enter__ = acquire
 
@@ -332,7 +344,7 @@ class Lock:
         return self._is_locked
 
     def _at_fork_reinit(self) -> None:
-        self.__init__()  # type: ignore[misc]
+        self._is_locked, self._waiters = False, []
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("cannot pickle '_thread.lock' object")
@@ -341,11 +353,26 @@ class Lock:
         return f"<{'' if self._is_locked else 'un'}locked lock of a simulated world>"
 
 
-def start_new_thread(function: Any, args: tuple[Any, ...] = (), kwargs: Any = None, /, **_: Any) -> int:
-    """Stand in for `_thread.start_new_thread`."""
+def _threads() -> Threads:
     if not RUNNING:
+        sys.audit("_thread.start_new_thread")
         raise OutsideWorld("a thread can't be started while a program is imported for several processes")
-    return RUNNING[-1].start(function, args, kwargs or {})
+    return RUNNING[-1]
+
+
+def start_new_thread(function: Any, args: tuple[Any, ...], kwargs: Any = None, /) -> int:
+    """Stand in for `_thread.start_new_thread`."""
+    work = partial(function, *args, **(kwargs or {}))
+    ident: int = _threads().start(
+        lambda live: _Originals.start_new_thread(live, ()), work, getattr(function, "__self__", None)
+    )
+    return ident
+
+
+def start_joinable_thread(function: Any, handle: Any = None, daemon: bool = True) -> Any:
+    """Stand in for `_thread.start_joinable_thread`, with which threads start since Python 3.13."""
+    start = partial(_Originals.start_joinable_thread, handle=handle, daemon=daemon)
+    return _threads().start(start, function, getattr(function, "__self__", None))
 
 
 def joined(self: threading.Thread, timeout: float | None = None) -> None:
@@ -357,14 +384,16 @@ def joined(self: threading.Thread, timeout: float | None = None) -> None:
 
 
 def functions_of_threads() -> Iterator[tuple[ModuleType, str, Any]]:
-    """Yield each function and class of threads that has a substitute: its module, its name and the substitute.
+    """Yield each function and class of threads that has a substitute: its module, its name, the substitute.
 
     All others, such as conditions, queues and executors, are Python's own, on top of these.
     """
     yield _thread, "allocate_lock", Lock
-    yield _thread, "RLock", threading._RLock  # type: ignore[attr-defined]
-    yield threading, "RLock", threading._RLock  # type: ignore[attr-defined]
+    yield _thread, "RLock", threading._RLock
+    yield threading, "RLock", threading._RLock
     yield _thread, "start_new_thread", start_new_thread
+    if hasattr(_thread, "start_joinable_thread"):
+        yield _thread, "start_joinable_thread", start_joinable_thread
     yield _queue, "SimpleQueue", queue._PySimpleQueue  # type: ignore[attr-defined]
 
 
@@ -374,7 +403,7 @@ def replace_locks() -> None:
     for module in tuple(sys.modules.values()):
         for name, value in tuple(vars(module).items()) if isinstance(module, ModuleType) else ():
             if type(value) in (simple, reentrant):
-                vars(module)[name] = Lock() if type(value) is simple else threading._RLock()  # type: ignore[attr-defined]
+                vars(module)[name] = Lock() if type(value) is simple else threading._RLock()
     for reference in logging._handlerList:  # type: ignore[attr-defined]
         if (handler := reference()) is not None:
             handler.createLock()

@@ -14,7 +14,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
 import uuid
@@ -201,12 +200,12 @@ def closes_its_output() -> None:
     raise LookupError("no such order")
 
 
-def starts_a_thread() -> None:
-    threading.Thread(target=print).start()
-
-
 def pauses() -> None:
     signal.pause()
+
+
+def ends_its_group() -> None:
+    os.killpg(0, signal.SIGTERM)
 
 
 class Thing:

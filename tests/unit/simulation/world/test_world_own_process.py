@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import fencepost
 from fencepost import FencepostError, SimulatedWorld, SimulationFailed, WorldResult, run_simulated
-from fencepost.simulation.world import wire
+from fencepost.simulation.world import folder, wire
 from fencepost.simulation.world.inner import OwnProcess, WorldLink
 from fencepost.simulation.world.run import run_world
 
@@ -297,8 +298,8 @@ def test_wrong_programs_are_refused(program: str, options: dict[str, Any], said:
         ("no_such.module", "there is no module 'no_such.module'"),
         (f"{HERE}:nothing", f"{HERE} has no 'nothing'; expected a function or application"),
         (f"{HERE}:application", "is no function, FastStream application or ASGI application"),
-        (f"{HERE}:starts_a_thread", "threading.Thread.start() can't run in a simulated world"),
         (f"{HERE}:pauses", "signal.pause() can't run in a simulated world"),
+        (f"{HERE}:ends_its_group", "os.killpg() can't run in a simulated world"),
     ],
 )
 def test_program_that_is_not_there_or_leads_out_ends_the_run(program: str, said: str) -> None:
@@ -335,6 +336,36 @@ def test_later_fault_keeps_an_earlier_one() -> None:
     assert (process.busy_until_us, process.callback_takes_us, process.callback_fails) == (5, 7, True)
     mine.close()
     other.close()
+
+
+def test_syntax_error_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "half_written.py").write_text("import os\n\ndef run(:\n")
+
+    async def test(world: SimulatedWorld) -> None:
+        world.process("worker", "half_written:run")
+        await asyncio.sleep(60)
+
+    (violation,) = play(test).violations
+    assert (
+        f"'half_written:run'): {tmp_path / 'half_written.py'}:3: SyntaxError: invalid syntax"
+        in violation.message
+    )
+
+
+def test_folders_that_killed_runs_have_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("fencepost-world-left", "fencepost-world-used", "fencepost-world-new", "other"):
+        (tmp_path / name / "hosts").mkdir(parents=True)
+        if name != "fencepost-world-new":
+            os.utime(tmp_path / name, (1, 1))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folder, "_CLEANED", [])
+    with folder._in_use(str(tmp_path / "fencepost-world-used")), folder.own_folder():
+        pass
+    left = sorted(each.name for each in tmp_path.iterdir())
+    assert left == ["fencepost-world-new", "fencepost-world-used", "other"]
 
 
 # -- judged as deployed ------------------------------------------------------------------------------

@@ -1,0 +1,108 @@
+"""Threads of programs in processes of their own run one at a time, in an order of the seed."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost import SimulatedWorld, WorldResult, run_simulated
+
+pytestmark = pytest.mark.processes
+HERE = "tests.unit.simulation.world.thread_programs"
+TOPICS = {"orders": 2, "invoices": 1, "told": 1}
+
+
+def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
+    """Run one program to its end; return what it told, and the result."""
+    found: list[str] = []
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("worker", f"{HERE}:{program}").ended()
+        found.extend(record.value.decode() for record in world.records("told") if record.value)
+
+    result = run_simulated(test, seed, topics=TOPICS, faults=())
+    return "; ".join(found), result
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("talks_between_threads", "1.5 2.0 2.5 empty at 4.5 0 2 4 False"),
+        ("overlaps_in_an_executor", "[0, 1, 2] [2, 1, 0] 3.0"),
+        ("uses_aiosqlite", "10 2026-01-01 00:00:00"),
+        ("uses_sqlalchemy", "3 True"),
+        ("uses_a_queue_listener", "order 0 at 1 order 1 at 2 order 2 at 3 0.0"),
+        ("uses_opentelemetry", "2 at 2 1 at 4 2 at 5"),
+    ],
+)
+def test_threads_and_libraries_with_threads_run_in_virtual_time(program: str, said: str) -> None:
+    found, result = told(program)
+    assert result.violations == []
+    assert result.crashes == []
+    assert result.imported_anew == {}
+    assert found == said
+    assert told(program)[1].digest == result.digest
+
+
+def test_seed_decides_which_thread_runs() -> None:
+    assert {told("loses_an_update", seed)[0] for seed in range(1, 7)} == {"1", "2"}
+
+
+def test_threads_that_lock_each_other_out_are_told_with_their_lines() -> None:
+    (violation,) = told("locks_each_other_out")[1].violations
+    assert "threads of worker wait for each other, and nothing can end that" in violation.message
+    assert "the main thread: tests/unit/simulation/world/thread_programs.py:" in violation.message
+    assert "other: tests/unit/simulation/world/thread_programs.py:" in violation.message
+
+
+def test_refusal_in_a_thread_ends_the_run() -> None:
+    (violation,) = told("fails_in_a_thread")[1].violations
+    assert violation.message.startswith("confluent_kafka.Producer() can't run in a simulated world")
+
+
+def test_main_thread_handles_signals_and_the_process_waits_for_others() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:stops_threads_by_a_signal")
+        await asyncio.sleep(1.1)
+        await worker.stop()
+        assert [each.value for each in world.records("told")] == [b"4 stopped"]
+
+    result = run_simulated(test, 1, topics=TOPICS, faults=())
+    assert result.violations == []
+    assert result.crashes == []
+
+
+def test_blocking_clients_reach_a_server_with_threads() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.process("server", f"{HERE}:serves_metrics")
+        await world.process("client", f"{HERE}:asks_by_requests", "server").ended()
+        assert [each.value for each in world.records("told")] == [b"True"]
+
+    results = [run_simulated(test, 1, topics=TOPICS, faults=()) for _ in range(2)]
+    assert results[0].violations == []
+    assert len({each.digest for each in results}) == 1
+
+
+def test_kafka_python_survives_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        world.outputs("invoices", of="orders")
+        workers = [world.process(f"worker-{number}", f"{HERE}:copies_by_kafka_python") for number in range(2)]
+        await world.produce("orders", "order", key="0")
+        await asyncio.sleep(8)
+        await workers[0].restart(graceful=False)
+        for number in range(1, 10):
+            await world.produce("orders", "order", key=f"{number}")
+            await asyncio.sleep(0.5)
+        await world.settled()
+
+    def run(seed: int) -> Any:
+        return run_simulated(test, seed, topics=TOPICS, faults=())
+
+    digests = {run(1).digest}
+    monkeypatch.chdir(tmp_path)
+    result = run(1)
+    assert result.violations == []
+    assert digests == {result.digest}

@@ -1,0 +1,244 @@
+"""Programs with threads, as services have them, which a world runs in processes of their own."""
+
+# as services are written
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import logging
+import logging.handlers
+import queue
+import signal
+import threading
+import time
+from typing import Any
+
+import aiosqlite
+import confluent_kafka
+import kafka
+import prometheus_client
+import requests
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from tests.unit.simulation.world.own_programs import tell
+
+
+def talks_between_threads() -> None:
+    """Use what Python has for threads, each once."""
+    found: queue.Queue[str] = queue.Queue(maxsize=2)
+    ready, lock, allowed = threading.Event(), threading.RLock(), threading.Semaphore(2)
+    together, local = threading.Barrier(3), threading.local()
+
+    def work(number: int) -> None:
+        local.number = number
+        together.wait()
+        ready.wait(5)
+        with allowed, lock, lock:
+            time.sleep(0.5)
+            found.put(f"{local.number} at {time.monotonic():.1f}")
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+    for each in threads:
+        each.start()
+    threading.Timer(1, ready.set).start()
+    told = sorted(found.get(timeout=10).partition(" at ")[2] for _ in threads)
+    try:
+        found.get(timeout=2)
+    except queue.Empty:
+        told.append(f"empty at {time.monotonic():.1f}")
+    for each in threads:
+        each.join()
+    with concurrent.futures.ThreadPoolExecutor(2) as executor:
+        told += [str(each) for each in executor.map(lambda number: number * 2, range(3))]
+    asyncio.run(tell(*told, any(each.is_alive() for each in threads)))
+
+
+async def overlaps_in_an_executor() -> None:
+    begin = time.monotonic()
+    seen: list[int] = []
+
+    def work(number: int) -> int:
+        time.sleep(3 - number)
+        seen.append(number)
+        return number
+
+    results = await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(3)))
+    loop = asyncio.get_running_loop()
+    called = asyncio.Event()
+    await loop.run_in_executor(None, loop.call_soon_threadsafe, called.set)
+    await called.wait()
+    await tell(results, seen, round(time.monotonic() - begin, 1))
+
+
+def locks_each_other_out() -> None:
+    first, second = threading.Lock(), threading.Lock()
+
+    def work() -> None:
+        with second:
+            time.sleep(1)
+            first.acquire()
+
+    thread = threading.Thread(target=work, name="other")
+    thread.start()
+    with first:
+        time.sleep(0.5)
+        with second:
+            thread.join()
+
+
+class Account:
+    """A bug: the balance is read in one lock and written in another."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.balance = 0
+
+    def add(self) -> None:
+        time.sleep(1)
+        with self.lock:
+            before = self.balance
+        with self.lock:
+            self.balance = before + 1
+
+
+def loses_an_update() -> None:
+    account = Account()
+    threads = [threading.Thread(target=account.add) for _ in range(2)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    asyncio.run(tell(account.balance))
+
+
+def fails_in_a_thread() -> None:
+    """Use a library in a thread that no world can run."""
+    thread = threading.Thread(target=lambda: confluent_kafka.Producer({}))
+    thread.start()
+    thread.join()
+
+
+def stops_threads_by_a_signal() -> None:
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    seen: list[float] = []
+
+    def work() -> None:
+        while not stopped.wait(0.25):
+            seen.append(time.monotonic())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    stopped.wait()
+    thread.join()
+    asyncio.run(tell(len(seen), "stopped"))
+
+
+# -- libraries ---------------------------------------------------------------------------------------------
+
+
+async def uses_aiosqlite() -> None:
+    async with aiosqlite.connect("orders.db") as database:
+        await database.execute("CREATE TABLE orders (number INTEGER)")
+        await asyncio.gather(
+            *(database.execute("INSERT INTO orders VALUES (?)", (number,)) for number in range(5))
+        )
+        await database.commit()
+        async with database.execute("SELECT sum(number), datetime('now') FROM orders") as cursor:
+            row = await cursor.fetchone()
+    assert row is not None
+    await tell(*row)
+
+
+async def uses_sqlalchemy() -> None:
+    """Write in two transactions at a time: the second waits for the first, as SQLite has it."""
+    engine = create_async_engine("sqlite+aiosqlite:///orders.db", pool_size=2)
+    async with engine.begin() as connection:
+        await connection.execute(text("CREATE TABLE orders (number INTEGER)"))
+
+    async def insert(number: int, seconds: float) -> None:
+        async with engine.begin() as connection:
+            await connection.execute(text("INSERT INTO orders VALUES (:number)"), {"number": number})
+            await asyncio.sleep(seconds)
+
+    await asyncio.gather(insert(1, 2), insert(2, 0))
+    at = time.monotonic()
+    async with engine.connect() as connection:
+        count = (await connection.execute(text("SELECT sum(number) FROM orders"))).scalar()
+    await engine.dispose()
+    await tell(count, 2 < at < 2.5)
+
+
+def uses_a_queue_listener() -> None:
+    found: queue.Queue[Any] = queue.Queue()
+    kept: list[str] = []
+
+    class Keeps(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            time.sleep(1)
+            kept.append(f"{record.getMessage()} at {time.monotonic():.0f}")
+
+    listener = logging.handlers.QueueListener(found, Keeps())
+    listener.start()
+    log = logging.getLogger("orders")
+    log.addHandler(logging.handlers.QueueHandler(found))
+    for number in range(3):
+        log.warning("order %d", number)
+    written = time.monotonic()
+    listener.stop()
+    asyncio.run(tell(*kept, written))
+
+
+def uses_opentelemetry() -> None:
+    exported: list[str] = []
+
+    class Exporter(SpanExporter):
+        def export(self, spans: Any) -> SpanExportResult:
+            exported.append(f"{len(spans)} at {time.monotonic():.0f}")
+            return SpanExportResult.SUCCESS
+
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(Exporter(), schedule_delay_millis=2000))
+    tracer = provider.get_tracer("orders")
+    for _ in range(5):
+        with tracer.start_as_current_span("order"):
+            time.sleep(1)
+    provider.shutdown()
+    asyncio.run(tell(*exported))
+
+
+def serves_metrics() -> None:
+    for machine in (prometheus_client.PROCESS_COLLECTOR, prometheus_client.GC_COLLECTOR):
+        prometheus_client.REGISTRY.unregister(machine)  # they tell about the real machine
+    prometheus_client.Counter("orders", "Orders.").inc(3)
+    prometheus_client.start_http_server(8080)
+    threading.Event().wait(60)
+
+
+def asks_by_requests(host: str) -> None:
+    while True:
+        with contextlib.suppress(requests.ConnectionError):
+            found = requests.get(f"http://{host}:8080/metrics", timeout=5).text
+            break
+        time.sleep(0.5)
+    asyncio.run(tell("orders_total 3.0" in found or found))
+
+
+def copies_by_kafka_python() -> None:
+    """Write an invoice for each order, with a client that blocks."""
+    producer = kafka.KafkaProducer(bootstrap_servers="kafka:9092", acks="all")
+    consumer = kafka.KafkaConsumer(
+        "orders",
+        bootstrap_servers="kafka:9092",
+        group_id="billing",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+    )
+    for record in consumer:
+        producer.send("invoices", record.value, key=record.key).get(timeout=30)
+        consumer.commit()
