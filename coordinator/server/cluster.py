@@ -537,6 +537,7 @@ class KafkaCluster:
             compacts="compact" in setting_of("cleanup.policy").split(","),
             before_max_ms=int(setting_of("message.timestamp.before.max.ms")),
             after_max_ms=int(setting_of("message.timestamp.after.max.ms")),
+            min_in_sync=int(setting_of("min.insync.replicas")),
         )
 
     def only_compacts(self, topic: Topic) -> bool:

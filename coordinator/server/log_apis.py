@@ -145,6 +145,8 @@ class _Produce:
         acks = self._request.acks
         if acks not in {-1, 0, 1}:
             raise ProtocolError(ErrorCode.INVALID_REQUIRED_ACKS, f"acks {acks}, expected -1, 0 or 1")
+        if acks == -1 and log.settings.min_in_sync > 1:
+            self._check_in_sync(topic, data.partition, log.settings.min_in_sync)
         clock = self._services.transactions
         now_ms = clock.now_ms() if log.settings.stamps else clock.latest_ms()
         queue = self._services.work_queue
@@ -168,6 +170,21 @@ class _Produce:
             self._records = 0
             yield
         return answer
+
+    def _check_in_sync(self, topic: Topic, partition: int, needed: int) -> None:
+        """Refuse records that too few replicas would have.
+
+        :raises ProtocolError: NOT_ENOUGH_REPLICAS.
+        """
+        cluster = self._services.cluster
+        needed = min(needed, len(cluster.replica_ids(topic, partition)))
+        in_sync = cluster.in_sync_ids(topic, partition)
+        if len(in_sync) < needed:
+            raise ProtocolError(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"The size of the current ISR : {len(in_sync)} is insufficient to satisfy the min.isr "
+                f"requirement of {needed} for partition {topic.name}-{partition}",
+            )
 
     def _permitted(self, topic: Topic, data: logs.ProducedPartition) -> PartitionLog:
         services, request = self._services, self._request

@@ -54,6 +54,8 @@ class LogSettings(NamedTuple):
     """Maximum age of a record when it arrives, in ms."""
     after_max_ms: int = 3_600_000
     """Maximum time by which a record may be ahead of now, in ms."""
+    min_in_sync: int = 1
+    """Number of in-sync replicas without which a producer with acks=all is refused."""
 
 
 class PartitionLog:

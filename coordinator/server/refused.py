@@ -63,6 +63,8 @@ _LOG_DIR_ERRORS_FROM: Final = 3
 class _Failure(NamedTuple):
     code: ErrorCode
     version: int
+    in_parts: bool = False
+    """True if each part gets the error, even if a broker would report it for the whole."""
 
 
 def can_fail(request: Any, version: int, code: ErrorCode) -> bool:
@@ -80,20 +82,28 @@ def _is_of_all_metadata(version: int, code: ErrorCode) -> bool:
 
 
 def refused(
-    handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode, *, at_top: bool = False
+    handler: Handler,
+    services: Services,
+    request: Any,
+    asked: Asked,
+    code: ErrorCode,
+    *,
+    at_top: bool | None = None,
 ) -> Any:
     """Return a response with this error, without carrying out the request; None if no response can hold the
     error.
 
-    With `at_top`, the error is that of the whole response, if it has a field for one.
+    With `at_top`, the error is that of the whole response, if it has a field for one; if `at_top` is false,
+    that of each part, if these have one. None leaves it where a broker puts that error.
     """
     version = asked.context.api_version
     handler = getattr(handler, "handler", handler)  # the one behind the authorizer
     if at_top and (whole := _as_a_whole(request, code)) is not None:
         return whole
+    failure = _Failure(code, version, at_top is False)
     if isinstance(handler, FetchApi):
         wanted = wanted_by(request, services.cluster.name_of)
-        return _fetch(handler.sessions, request, wanted, _Failure(code, version))
+        return _fetch(handler.sessions, request, wanted, failure)
     if isinstance(request, cluster.MetadataRequest):
         if _is_of_all_metadata(version, code):
             named = request.topics or ()
@@ -104,9 +114,9 @@ def refused(
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
         reply = _spoiled_in_time(services, handler(services, request, asked), code)
     elif isinstance(request, inspection.DescribeLogDirsRequest):
-        reply = _log_dirs(handler(services, request, asked), _Failure(code, version))
+        reply = _log_dirs(handler(services, request, asked), failure)
     elif (make := _BY_PARTS.get(type(request))) is not None:
-        reply = make(request, _Failure(code, version))
+        reply = make(request, failure)
     else:
         reply = refusal(request, code) or _as_a_whole(request, code)
     if isinstance(reply, asyncio.Future):
@@ -138,8 +148,8 @@ def _log_dirs(
 ) -> inspection.DescribeLogDirsResponse:
     """Put an error of a disk at its directory, and any other error at the whole response if that has a field
     for it."""
-    code, version = failure
-    if version >= _LOG_DIR_ERRORS_FROM and code is not ErrorCode.KAFKA_STORAGE_ERROR:
+    code, version, in_parts = failure
+    if version >= _LOG_DIR_ERRORS_FROM and code is not ErrorCode.KAFKA_STORAGE_ERROR and not in_parts:
         return inspection.DescribeLogDirsResponse(error_code=code)
     return inspection.DescribeLogDirsResponse(
         log_dirs=tuple(inspection.LogDir(path=each.path, error_code=code) for each in told.log_dirs)
@@ -154,9 +164,9 @@ def _fetch(
 
     The session continues, as at a broker that can read no partition of it.
     """
-    code, version = failure
+    code, version, in_parts = failure
     at_the_top = logs.FetchResponse(error_code=code) if version >= _SESSIONS_FROM else None
-    if at_the_top is not None and code in _OF_SESSIONS:
+    if at_the_top is not None and code in _OF_SESSIONS and not in_parts:
         return at_the_top
     try:
         session = sessions.session_of(request, named)
@@ -195,8 +205,8 @@ def _produce(request: logs.ProduceRequest, failure: _Failure) -> logs.ProduceRes
 
 
 def _offset_fetch(request: offsets.OffsetFetchCall, failure: _Failure) -> offsets.OffsetFetchReply:
-    code, version = failure
-    by_partition = version < _GROUP_ERRORS_FROM or code in _OF_PARTITIONS
+    code, version, in_parts = failure
+    by_partition = version < _GROUP_ERRORS_FROM or code in _OF_PARTITIONS or in_parts
     return offsets.OffsetFetchReply(
         groups=tuple(
             offsets.FetchedGroup(
@@ -210,14 +220,14 @@ def _offset_fetch(request: offsets.OffsetFetchCall, failure: _Failure) -> offset
 
 
 def _offset_delete(request: offsets.OffsetDeleteCall, failure: _Failure) -> offsets.OffsetDeleteReply:
-    if failure.code in _OF_PARTITIONS and request.topics:
+    if (failure.code in _OF_PARTITIONS or failure.in_parts) and request.topics:
         return offsets.OffsetDeleteReply(topics=_each(request.topics, offsets.PartitionError, failure.code))
     return offsets.OffsetDeleteReply(error_code=failure.code)
 
 
 def _leave(request: groups.LeaveGroupCall, failure: _Failure) -> groups.LeaveGroupReply:
-    code, version = failure
-    if code not in _OF_MEMBERS or version < _MEMBERS_FROM:
+    code, version, in_parts = failure
+    if not (code in _OF_MEMBERS or in_parts) or version < _MEMBERS_FROM:
         return groups.LeaveGroupReply(error_code=code)
     return groups.LeaveGroupReply(
         members=tuple(

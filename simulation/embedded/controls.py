@@ -14,6 +14,7 @@ from fencepost.simulation.embedded.fault_controls import (
     Action,
     Fault,
     FaultState,
+    check_selectors,
     fault_rule,
     state_of_fault,
 )
@@ -192,11 +193,12 @@ class KafkaControls(RightsControls, Generic[G]):
         """
         found, number = self._partition(topic, partition)
         leader_id = self._replica(found, number, to)
-        self._called("truncate", f"{topic}-{number} at {offset!r}")
         with refused_by_kafka():
-            return self.endpoint.brokers.cluster.truncate(
+            end = self.endpoint.brokers.cluster.truncate(
                 found, number, whole("offset", offset, 0, None), leader_id
             )
+        self._called("truncate", f"{topic}-{number} at {offset}")
+        return end
 
     @on_loop
     def move_leader(self, topic: str, partition: int, *, to: int | None = None) -> int:
@@ -384,7 +386,7 @@ class KafkaControls(RightsControls, Generic[G]):
         api: Api | None = None,
         *,
         error: Error | None = None,
-        at_top: bool = False,
+        at_top: bool | None = None,
         seconds: float | None = None,
         member: Who | None = None,
         client_id: str | None = None,
@@ -400,9 +402,9 @@ class KafkaControls(RightsControls, Generic[G]):
     ) -> Fault:
         """Do something to the requests that all these selectors match, and return the fault.
 
-        `action` is one of `FaultAction`: "error" with an `error`, which `at_top` puts at the top of the
-        response instead of in each of its elements; "delay" and "throttle" for some `seconds`;
-        "lose_response", "lose_request", "disconnect", "silent", or "corrupt" for Fetch.
+        `action` is one of `FaultAction`: "error" with an `error`, where a broker puts it, or with `at_top` at
+        the top of the response (true) or in each of its elements (false); "delay" and "throttle" for some
+        `seconds`; "lose_response", "lose_request", "disconnect", "silent", or "corrupt" for Fetch.
 
         A selector that is None matches all requests. `topic` and `partition` match requests that name them,
         among others; `group` requests about it. Of the requests that match, the fault acts on every
@@ -435,6 +437,7 @@ class KafkaControls(RightsControls, Generic[G]):
             raise FencepostError(f"partition={partition!r}: needs the topic of the partition")
         rule.partition = None if partition is None else whole("partition", partition, 0, None)
         rule.version = None if version is None else whole("version", version, 0, None)
+        check_selectors(rule)
         if broker is not None:
             self.endpoint.brokers.check_known(broker)
             rule.broker = broker

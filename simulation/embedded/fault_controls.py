@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.codec.registry import REGISTRY, api_name
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
-from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
+from fencepost.simulation.embedded.fault_rules import GROUP_FIELDS, TOPIC_FIELDS, FaultAction, FaultRule
 from fencepost.simulation.embedded.faults import FaultInjector
 from fencepost.simulation.embedded.settings import Error, duration, error_of, flag, whole
 from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
@@ -130,7 +131,7 @@ def fault_rule(
     action: Action,
     *,
     error: Error | None,
-    at_top: bool,
+    at_top: bool | None,
     seconds: float | None,
     times: int | None,
     every: int,
@@ -153,7 +154,8 @@ def fault_rule(
         raise FencepostError(f"action {what.value!r} {expected}")
     if (what in _TIMED) != (seconds is not None):
         raise FencepostError(f"action {what.value!r} {'needs' if seconds is None else 'takes no'} seconds")
-    if flag("at_top", at_top) and error is None:
+    if at_top is not None and (error is None or not isinstance(at_top, bool)):
+        flag("at_top", at_top)
         raise FencepostError(f"action {what.value!r} takes no at_top")
     if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
         raise FencepostError(f"probability={probability!r}: expected a number above 0, 1 at most")
@@ -171,3 +173,22 @@ def fault_rule(
         rng=random.Random(seed) if probability < 1 else None,
         made_by="add_fault",
     )
+
+
+def check_selectors(rule: FaultRule) -> None:
+    """Refuse selectors that no request of the rule's API can match.
+
+    :raises FencepostError: then.
+    """
+    if rule.api is None:
+        return
+    api, name = REGISTRY[rule.api], api_name(rule.api)
+    for selector, kinds in (("group", GROUP_FIELDS), ("topic", TOPIC_FIELDS)):
+        if getattr(rule, selector) is not None and api.request.ours.isdisjoint(kinds):
+            raise FencepostError(
+                f"{selector}={getattr(rule, selector)!r}: no request of {name} names a {selector}"
+            )
+    if rule.version is not None and not api.min_version <= rule.version <= api.max_version:
+        raise FencepostError(
+            f"version={rule.version}: {name} is spoken in versions {api.min_version} to {api.max_version}"
+        )

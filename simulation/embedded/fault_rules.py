@@ -53,8 +53,9 @@ class FaultRule(msgspec.Struct, kw_only=True):
 
     action: FaultAction = FaultAction.ERROR
     error: ErrorCode | None = None
-    at_top: bool = False
-    """True if the error belongs to the whole response, where it has a place for one."""
+    at_top: bool | None = None
+    """True if the error belongs to the whole response, where it has a place for one; false if it belongs to
+    each part. None leaves it where a broker puts it."""
     seconds: float = 0.0
 
     api: ApiKey | None = None
@@ -170,6 +171,11 @@ class FaultRule(msgspec.Struct, kw_only=True):
         return self.rng is None or self.rng.random() < self.probability
 
 
+GROUP_FIELDS: Final = frozenset({"group_id", "group_ids", "groups", "keys"})
+TOPIC_FIELDS: Final = frozenset({"topics", "subscribed_topic_names", "transactions", "resources", "groups"})
+"""Fields of requests that name groups, and those that may name topics."""
+
+
 def groups_of(request: Any) -> Iterator[str]:
     """Yield the ids of the groups that a request is about."""
     if (group_id := getattr(request, "group_id", None)) is not None:
@@ -187,7 +193,9 @@ def partitions_of(
 
     `name_of` returns the name of a topic with a name or an id.
     """
-    for topic in getattr(request, "topics", None) or ():
+    groups = getattr(request, "groups", ())
+    of_groups = (topic for each in groups for topic in getattr(each, "topics", None) or ())
+    for topic in (*(getattr(request, "topics", None) or ()), *of_groups):
         if isinstance(topic, str):
             yield topic, None
         elif hasattr(topic, "name"):

@@ -32,6 +32,8 @@ _BATCH_BYTES = 1_000_000
 """The limit on bytes of records in one batch, as with a producer's default `max.request.size`."""
 _MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 _FETCH_BYTES = 64 << 20
+_IN_A_BATCH = 5_000
+"""The limit on records in one batch, so that writing it takes milliseconds."""
 _IN_A_TURN = 1_000
 """Number of records that are read in one turn of the loop."""
 
@@ -119,21 +121,26 @@ class LogAccess:
         assert self._brokers.clock is not None
         if timestamp_ms is None:
             timestamp_ms = self._brokers.clock.now_ms()
-        records = [
-            ReadRecord(
-                topic=name,
-                partition=self._place(topic, key_bytes) if partition is None else partition,
-                offset=-1,
-                timestamp_ms=timestamp_ms,
-                key=key_bytes,
-                value=_bytes("value", value),
-                headers=checked,
+        records: list[ReadRecord] = []
+        by_partition: dict[int, list[int]] = {}
+        for at, value in enumerate(values):
+            number = self._place(topic, key_bytes) if partition is None else partition
+            by_partition.setdefault(number, []).append(at)
+            records.append(
+                ReadRecord(
+                    topic=name,
+                    partition=number,
+                    offset=-1,
+                    timestamp_ms=timestamp_ms,
+                    key=key_bytes,
+                    value=_bytes("value", value),
+                    headers=checked,
+                )
             )
-            for value in values
-        ]
-        for number in dict.fromkeys(record.partition for record in records):
-            mine = [at for at, record in enumerate(records) if record.partition == number]
-            for batch, chosen in _batches(records, mine):
+            await _in_turns(at)
+        for number, mine in by_partition.items():
+            for nth, (batch, chosen) in enumerate(_batches(records, mine), 1):
+                await _in_turns(nth * _IN_A_TURN)
                 answer = await self._append(topic, number, batch)
                 became: dict[str, int] = {}
                 if answer.log_append_time_ms >= 0:
@@ -225,6 +232,12 @@ class LogAccess:
         return await reply if hasattr(reply, "__await__") else reply
 
 
+async def _in_turns(done: int) -> None:
+    """Let other work of the loop have its turn after each `_IN_A_TURN` records."""
+    if done and done % _IN_A_TURN == 0:
+        await asyncio.sleep(0)
+
+
 def _bytes(what: str, text: object) -> bytes | None:
     if text is None or isinstance(text, bytes):
         return text
@@ -254,7 +267,7 @@ def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[t
     for at in chosen:
         record = records[at]
         content = (record.timestamp_ms, record.key, record.value, record.headers)
-        if not writer.add(*content):
+        if len(inside) == _IN_A_BATCH or not writer.add(*content):
             yield writer.batch(), inside
             writer, inside = BatchWriter(_BATCH_BYTES), []
             writer.add(*content)

@@ -14,6 +14,7 @@ import pytest
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.batches import checked_batch
 from fencepost.coordinator.codec.client import request_frame
+from fencepost.coordinator.codec.offsets import OffsetFetchCall, OffsetFetchGroup
 from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.codec.schema import response_schema
@@ -92,6 +93,15 @@ def test_partitions_are_selected(kafka: EmbeddedKafka, member: WireMember) -> No
     assert fetch(member, 1).topics[0].partitions[0].error_code is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert member.ask(ApiKey.METADATA, asked, 12).topics[0].error_code is ErrorCode.NONE
     assert fault.state.matched == 1
+
+
+def test_fetched_offsets_are_of_a_topic(kafka: EmbeddedKafka, member: WireMember) -> None:
+    fault = kafka.add_fault("error", "OffsetFetch", error="NOT_COORDINATOR", topic="orders", times=None)
+    for name, matched in (("others", 0), ("orders", 1)):
+        group = OffsetFetchGroup(group_id="g", topics=(logs.OfTopic(name=name, partitions=(0,)),))
+        call = OffsetFetchCall(groups=(group,), require_stable=False, api_version=8)
+        member.ask(ApiKey.OFFSET_FETCH, call, 8)
+        assert fault.state.matched == matched
 
 
 def test_without_an_api_all_requests_are_meant(kafka: EmbeddedKafka, member: WireMember) -> None:
@@ -300,6 +310,18 @@ def test_a_wait_in_vain(kafka: EmbeddedKafka) -> None:
         (lambda kafka: kafka.add_fault("corrupt", "Produce"), "add_fault('corrupt', 'Produce'): only Fetch"),
         (lambda kafka: kafka.add_fault("silent", probability=0), "probability=0: expected a number above 0"),
         (lambda kafka: kafka.add_fault("silent", partition=1), "partition=1: needs the topic"),
+        (
+            lambda kafka: kafka.add_fault("silent", "ApiVersions", group="g"),
+            "group='g': no request of ApiVersions names a group",
+        ),
+        (
+            lambda kafka: kafka.add_fault("silent", "Heartbeat", topic="orders"),
+            "topic='orders': no request of Heartbeat names a topic",
+        ),
+        (
+            lambda kafka: kafka.add_fault("silent", "Fetch", version=3),
+            "version=3: Fetch is spoken in versions 4 to 18",
+        ),
         (lambda kafka: kafka.add_fault("silent", broker=2), "there is no broker 2"),
         (lambda kafka: kafka.add_fault("silent", times=0), "times=0: expected a whole number, 1 or more"),
         (

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer
@@ -56,6 +59,60 @@ def test_in_sync_replicas_shrink_and_grow(kafka: EmbeddedKafka) -> None:
     assert described(kafka) == (3, [3])
     kafka.set_in_sync("orders", 0, brokers=[2, 3])
     assert described(kafka) == (3, [2, 3])
+
+
+def test_too_few_in_sync_replicas_refuse_a_producer_that_waits_for_all(kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("safe", replicas=3, config={"min.insync.replicas": 2})
+    kafka.create_topic("single", replicas=1, config={"min.insync.replicas": 2})
+
+    def delivered(topic: str, acks: str) -> str:
+        errors: list[Any] = []
+        config = {"bootstrap.servers": kafka.bootstrap_servers, "acks": acks, "retries": 0}
+        producer = Producer(config | {"message.timeout.ms": 20_000})
+        producer.produce(topic, b"x", partition=0, on_delivery=lambda error, _: errors.append(error))
+        assert producer.flush(30) == 0
+        return "" if errors[0] is None else errors[0].name()
+
+    leader = kafka.move_leader("safe", 0)
+    kafka.set_in_sync("safe", 0, brokers=[leader])
+    assert delivered("safe", "all") == "NOT_ENOUGH_REPLICAS"
+    assert delivered("safe", "1") == ""
+    kafka.set_in_sync("safe", 0, brokers=[leader, leader % 3 + 1])
+    assert delivered("safe", "all") == ""
+    assert delivered("single", "all") == "", "a topic can't need more than it has"
+
+
+def test_many_values_are_produced_in_pieces(kafka: EmbeddedKafka) -> None:
+    """Other work of the brokers has its turns; each record has its place."""
+    turns: list[float] = []
+
+    async def produced() -> list[Any]:
+        task = asyncio.ensure_future(
+            kafka.endpoint.logs.produce(
+                "orders",
+                [str(number) for number in range(20_000)],
+                key=None,
+                partition=0,
+                headers=(),
+                timestamp_ms=1,
+            )
+        )
+        while not task.done():
+            turns.append(time.thread_time())
+            await asyncio.sleep(0)
+        return task.result()
+
+    records = kafka.thread.submit(produced()).result(60)
+    assert [each.offset for each in records] == list(range(20_000))
+    assert len(turns) > 20
+    assert [each.value for each in kafka.records("orders", 0)] == [b"%d" % each for each in range(20_000)]
+
+
+def test_a_truncation_that_is_refused_is_no_event(kafka: EmbeddedKafka) -> None:
+    before = kafka.last_event
+    with pytest.raises(FencepostError):
+        kafka.truncate("orders", 0, 5)
+    assert kafka.last_event == before
 
 
 def test_a_producer_follows_its_leader(kafka: EmbeddedKafka) -> None:

@@ -190,6 +190,26 @@ def test_what_is_wrong_with_the_whole_is_told_once(
     assert list(codes(client.ask(key, version))) == [(False, error)]
 
 
+@pytest.mark.parametrize(
+    ("key", "version", "error"),
+    [
+        (ApiKey.OFFSET_FETCH, 5, "NOT_COORDINATOR"),
+        (ApiKey.OFFSET_FETCH, 8, "NOT_COORDINATOR"),
+        (ApiKey.OFFSET_DELETE, 0, "GROUP_ID_NOT_FOUND"),
+        (ApiKey.LEAVE_GROUP, 5, "NOT_COORDINATOR"),
+        (ApiKey.FETCH, 12, "FETCH_SESSION_ID_NOT_FOUND"),
+        (ApiKey.DESCRIBE_LOG_DIRS, 4, "CLUSTER_AUTHORIZATION_FAILED"),
+    ],
+)
+def test_an_error_of_the_whole_may_be_put_into_each_element(
+    kafka: EmbeddedKafka, client: Client, key: ApiKey, version: int, error: str
+) -> None:
+    kafka.add_fault("error", key, error=error, at_top=False)
+    found = list(codes(client.ask(key, version)))
+    assert (True, error) in found
+    assert (False, error) not in found
+
+
 def fetch(kafka: EmbeddedKafka, client: Client, session: tuple[int, int], *partitions: int) -> Any:
     """Fetch version 17 from the topic's beginning, in a session of that id and epoch."""
     module = sys.modules[load_request_schema(ApiKey.FETCH, 17).__module__]
