@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 
 from fencepost.simulation.pipeline.campaign import fan_out
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.progress import Silent
 from fencepost.simulation.pipeline.runs import JobSpec, run_one
 from fencepost.simulation.pipeline.session import spark_session
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task, cells_of, dealt
@@ -89,12 +88,12 @@ def spark(connection: Connection, cells: tuple[CampaignCell, ...], runs: int, co
         def warm() -> None:
             # Spark ends Pythons that had nothing to do for a minute.
             directory.prepare(cells, resume=True)
-            fan_out(session, orders(cells, 2 * cores, 2 * cores, directory), 2 * cores, Silent())
+            fan_out(session, orders(cells, 2 * cores, 2 * cores, directory), 2 * cores)
             directory.prepare(cells, resume=True)
 
         partitions = min(runs, PARTITIONS_A_CORE * cores)
         for _ in rounds(connection, warm):
-            fan_out(session, orders(cells, runs, partitions, directory), partitions, Silent())
+            fan_out(session, orders(cells, runs, partitions, directory), partitions)
         failed = pq.read_table(directory.root / "runs", columns=["error"]).column(0)
         if failed.null_count < len(failed):
             raise RuntimeError(failed.drop_null()[0].as_py())

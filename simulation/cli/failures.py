@@ -22,8 +22,8 @@ from fencepost.simulation.failures.failure import read_failure, test_of_world
 from fencepost.simulation.failures.shrink import TRIES
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.mutants.registry import with_mutant
-from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.whole_files import write_whole
 
 if TYPE_CHECKING:
     from fencepost.simulation.failures.failure import Failure

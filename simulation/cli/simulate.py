@@ -27,9 +27,9 @@ from fencepost.simulation.cli.runs import (
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.failures.failure import failure_of
 from fencepost.simulation.mutants.registry import with_mutant
-from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.tasks import simulate_command
+from fencepost.simulation.pipeline.whole_files import write_whole
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 

@@ -24,7 +24,6 @@ from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import check_one_of, hint, path_of
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
 from fencepost.simulation.pipeline.kept_tables import KeptTables
-from fencepost.simulation.pipeline.output import NOTE
 from fencepost.simulation.pipeline.plan_note import begin_of_plan
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.run_files import FoundViews, found_views
@@ -36,11 +35,12 @@ from fencepost.simulation.pipeline.session import (
     is_of_spark,
     spark_session,
 )
-from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces
+from fencepost.simulation.pipeline.traces import NOTE, TraceFiles, check_rows, find_traces
 from fencepost.simulation.report.model import Curve, TableGrid, label
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 Tables: TypeAlias = dict[str, list[dict[str, Any]]]
@@ -100,8 +100,6 @@ def analyze(
         `only` names an unknown table, or `only` is given with a report.
     :raises EnvironmentLacks: if Spark is needed and cannot run here.
     """
-    from fencepost.simulation.report.render import check_writable, render_campaign_report
-
     if only is not None:
         if isinstance(only, str | bytes) or not isinstance(only, Collection):
             raise FencepostError(f"only={only!r}: expected a list of tables, such as ['runs', 'downtime']")
@@ -113,7 +111,11 @@ def analyze(
     check_one_of("tables", tables, get_args(Place))
     check_master(master)
     path = path_of("path", path)
-    target = None if report is None else check_writable(path_of("report", report))
+    target = None
+    if report is not None:
+        from fencepost.simulation.report.render import check_writable
+
+        target = check_writable(path_of("report", report))
     files = find_traces(path)
     if not files.rows:
         raise FencepostError(f"{path}: has no rows to analyse")
@@ -125,10 +127,18 @@ def analyze(
             return stack.enter_context(spark_session(master, wanted, say=shown.say))
 
         result = analyze_files(
-            start, files, shown, only, since_us=begin_of_plan(path) or 0, tables=tables, say=say
+            start,
+            files,
+            shown,
+            only,
+            since_us=begin_of_plan(path) or 0,
+            tables=tables,
+            on_cluster=not is_local(master),
+            say=say,
         )
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
+        from fencepost.simulation.report.render import render_campaign_report
 
         shown_input = report_input(title or _title_of(result), str(path), files, result)
         render_campaign_report(msgspec.structs.replace(shown_input, answer=tuple(answer)), target)
@@ -159,9 +169,12 @@ def analyze_files(
     *,
     since_us: int = 0,
     tables: Place = "auto",
+    on_cluster: bool = False,
     say: Callable[[str], None] = lambda line: None,
 ) -> AnalysisResults:
     """Run all analyses, or those of the tables in `only`. `start` is called if a session is needed.
+
+    With `on_cluster`, its tasks compute the views of runs, however few.
 
     Without traces, only tables of runs have rows. `since_us` is as for `Views`.
 
@@ -181,9 +194,13 @@ def analyze_files(
         listed = [name for name in possible if name in wanted]
         here = tables == "driver" or (tables == "auto" and files.rows <= DRIVER_ROWS)
         try:
-            found = (_here if here else _on_spark)(
-                start, files, views, listed, progress=progress, since_us=since_us
-            )
+            if here:
+                packed = views.table(
+                    start, lambda spark: _read(spark, files), progress, on_cluster=on_cluster
+                )
+                found = _here(packed, files, listed, progress=progress, since_us=since_us)
+            else:
+                found = _on_spark(start(), files, views, listed, progress=progress, since_us=since_us)
         except Exception as error:
             if is_of_spark(error) or isinstance(error, pa.ArrowException | OSError):
                 check_rows(files)  # names the file, and needs no stack
@@ -203,16 +220,14 @@ def analyze_files(
 
 
 def _here(
-    start: Callable[[], SparkSession],
+    packed: pa.Table,
     files: TraceFiles,
-    views: FoundViews,
     names: Sequence[str],
     *,
     progress: Progress,
     since_us: int,
 ) -> Tables:
     """Compute the tables in this process, with the measures if runs can be compared."""
-    packed = views.table(start, lambda spark: _read(spark, files), progress)
     runs = {run_id: json.dumps(run.name) for run_id, run in files.renamed.items()}
     tables: Tables = {}
     with (
@@ -228,7 +243,7 @@ def _here(
 
 
 def _on_spark(
-    start: Callable[[], SparkSession],
+    spark: SparkSession,
     files: TraceFiles,
     found: FoundViews,
     names: Sequence[str],
@@ -237,7 +252,6 @@ def _on_spark(
     since_us: int,
 ) -> Tables:
     """Compute the tables on Spark, with the measures if runs can be compared."""
-    spark = start()
     summaries = spark.read.parquet(*files.runs) if files.runs else None
     trace = _read(spark, files) if files.traces else spark.createDataFrame([], TRACE_DDL)
     views = Views(

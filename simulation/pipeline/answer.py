@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Sample
 from fencepost.simulation.analyses.driver import tables_here
 from fencepost.simulation.analyses.outages import OutageCost, outage_cost
-from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
+from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
 from fencepost.simulation.pipeline.jobs import OutOfTime
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
@@ -190,7 +190,7 @@ def answer(
         )
         if report is not None:
             files = running.directory.files()
-            analysis = analyze_files(lambda: running.spark, files, shown, since_us=BEGIN.us)
+            analysis = running.analysis(shown, since_us=BEGIN.us)
             report(msgspec.structs.replace(answered, analysis=analysis, files=files))
     return answered
 
@@ -215,7 +215,7 @@ def _run_rounds(
     Return why they ended.
     """
     names = [cell.parameters[OPTION] for cell in cells]
-    cores = measured.running.spark.sparkContext.defaultParallelism
+    cores = measured.running.cores
     sizes = [runs] if all_at_once else look_sizes(runs)
     times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
     progress.say(estimate(times, sizes[0], runs, limit))
@@ -227,20 +227,17 @@ def _run_rounds(
             for number, name in enumerate(names)
             if name in wanted
         ]
-
-        def weigh(task: Task, seconds_of: Mapping[str, float] = times.seconds) -> float:
-            return seconds_of[names[task.cell]]
-
+        expected = {number: times.seconds[name] for number, name in enumerate(names)}
         if limit is None or limit.left_s >= times.of(wanted, upto - done):
-            # The longest runs first: then no core waits for long at the end.
-            tasks.sort(key=weigh, reverse=True)
+            # One run of each option shows its time. Then the longest: no core waits for long at the end.
+            tasks.sort(key=lambda task: (task.seed != done, -expected[task.cell]))
         else:
             # In this order the time is enough for as many options as possible.
-            tasks.sort(key=lambda task: (task.seed, times.seconds[names[task.cell]]))
+            tasks.sort(key=lambda task: (task.seed, expected[task.cell]))
         for some in [tasks] if limit is None else _in_parts(tasks, names, times, limit):
             seconds = None if limit is None else limit.left_s
             if seconds != 0:
-                measured.running.do(list(some), progress, seconds, weigh)
+                measured.running.do(list(some), progress, seconds, expected)
             if not measured.look(progress, None if limit is None else limit.ends) or seconds == 0:
                 break
         done = upto
@@ -354,12 +351,12 @@ class _Measured:
     def _rows(self, files: TraceFiles, progress: Progress, until: float | None) -> list[_RunCost]:
         if not files.traces:
             return []
-        spark = self.running.spark
         with found_views(files) as views:
             packed = views.table(
-                lambda: spark,
+                self.running.session.get,
                 lambda session: session.read.schema(TRACE_DDL).parquet(*files.traces),
                 progress,
+                on_cluster=self.running.on_cluster,
                 only=_VIEWS,
                 until=until,
             )

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +17,17 @@ from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.arguments import path_of
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.jobs import OutOfTime, run_job
-from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
-from fencepost.simulation.pipeline.progress import Progress, Shares, Silent
+from fencepost.simulation.pipeline.output import CampaignDirectory
+from fencepost.simulation.pipeline.progress import Progress, Shares, Silent, time_left
 from fencepost.simulation.pipeline.session import (
     LOCAL,
+    SessionWhenNeeded,
     check_can_start,
     error_text,
     is_local,
     is_of_spark,
-    spark_session,
+    local_cores,
+    session_runs,
     wall_clock,
 )
 from fencepost.simulation.pipeline.shipping import check_shared
@@ -36,10 +37,12 @@ from fencepost.simulation.pipeline.tasks import (
     dealt,
     tasks_of,
 )
+from fencepost.simulation.pipeline.traces import NOTE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from fencepost.simulation.pipeline.early_runs import EarlyRuns
     from fencepost.simulation.pipeline.runs import JobSpec
 
 
@@ -80,9 +83,9 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Losses:
-    """Watches a session for executors that it loses from now on."""
+    """Watches a session for executors that it loses from now on. Without one, nothing is lost."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession | None) -> None:
         self._spark = spark
         self._before = _lost(spark).keys()
         self.runs_again = 0
@@ -94,10 +97,10 @@ class Losses:
         return Lost(executors=[lost[name] for name in names], runs_again=self.runs_again)
 
 
-def _lost(spark: SparkSession) -> dict[str, LostExecutor]:
+def _lost(spark: SparkSession | None) -> dict[str, LostExecutor]:
     """Return all lost executors of the session, by their numbers."""
-    context: Any = spark.sparkContext
-    if is_local(context.master):
+    context: Any = None if spark is None else spark.sparkContext
+    if context is None or is_local(context.master):
         return {}
     found = {}
     listed = context._jsc.sc().statusStore().executorList(False)
@@ -116,6 +119,9 @@ def _lost(spark: SparkSession) -> dict[str, LostExecutor]:
 REPORT = "report.html"
 SAMPLE = 200
 """Total number of traces that `sample` keeps, shared among the cells of the grid; at least one for each."""
+
+MOST_EARLY = 16
+"""The limit on processes that do runs before Spark: the driver takes the results of all of them."""
 
 _PARTITIONS_A_CORE = 16
 _RUNS_A_PARTITION = 200
@@ -177,7 +183,7 @@ def carry_out(
         traced = _always_traced(spec.traces, len(cells), len(seeds))
         running.do(list(tasks_of(cells, seeds, finished, traced)), shown)
         directory = running.directory
-        analysis = analyze_files(lambda: running.spark, directory.files(), shown)
+        analysis = running.analysis(shown)
         lost = running.losses.found()
     kept = keep_failures(directory, [cell for cell in spec.cells if not cell.mutant], shown)
     _write_report(spec.title, directory, analysis, target, wall_clock() - began)
@@ -196,43 +202,102 @@ def carry_out(
     )
 
 
+SPARK_PAYS_S = 60.0
+"""Time from which on the rest of the runs is worth Spark's start on this machine, in seconds."""
+
+
 class OpenCampaign:
-    """A campaign with a Spark session: it can do runs, and its directory can be read."""
+    """A campaign that can do runs, and whose directory can be read.
+
+    Without a cluster and without a running session, the first runs need no Spark. If they show that the rest
+    takes more than `SPARK_PAYS_S`, a session starts meanwhile, and takes over.
+    """
 
     def __init__(
-        self, spec: CampaignSpec, spark: SparkSession, directory: CampaignDirectory, if_stopped: str
+        self,
+        spec: CampaignSpec,
+        session: SessionWhenNeeded,
+        directory: CampaignDirectory,
+        if_stopped: str,
+        *,
+        early: EarlyRuns | None,
+        cores: int,
     ) -> None:
-        self.spark = spark
+        self.session = session
         self.directory = directory
-        self.losses = Losses(spark)
+        self.losses = Losses(session.get() if early is None else None)
+        self.cores = cores
+        """Number of runs at the same time."""
         self._spec = spec
         self._if_stopped = if_stopped
+        self._early = early
+        self.on_cluster = early is None and not is_local(session.get().sparkContext.master)
+
+    def analysis(self, progress: Progress, *, since_us: int = 0) -> AnalysisResults:
+        """Return all tables over the runs that are done; `since_us` is as for `analyze_files`."""
+        files = self.directory.files()
+        return analyze_files(self.session.get, files, progress, since_us=since_us, on_cluster=self.on_cluster)
 
     def do(
         self,
         tasks: list[Task],
         progress: Progress,
         seconds: float | None = None,
-        weigh: Callable[[Task], float] | None = None,
+        expected: Mapping[int, float] | None = None,
     ) -> None:
         """Do these runs, for at most that many `seconds`. Earlier runs of this campaign may be done already.
 
-        `weigh` returns the expected time of a run.
+        `expected` has the expected time of a run by its cell.
 
         Runs that are not finished in that time leave nothing. Workers end them; if a worker does not, as on a
         machine that is too busy to start it, Spark cancels it after `CANCEL_S` more.
 
         :raises EnvironmentLacks: if Spark stops on the way; finished runs stay.
         """
-        if tasks:
-            until = None if seconds is None else time.time() + seconds
+        if not tasks:
+            return
+        until = None if seconds is None else time.time() + seconds
+        shares = Shares([task.cell for task in tasks], expected)
+        began = wall_clock()
+        with progress.step("running", len(tasks)) as advance:
+            done = 0
+            left = tasks
+
+            def ended(task: Task, took_s: float) -> None:
+                nonlocal done
+                done += 1
+                shares.learn(task.cell, took_s)
+                advance(1, shares.of(done, self.cores - 1))  # one core has its run ahead
+
+            def leave() -> bool:
+                advance(0, share := shares.of(done, self.cores))
+                if until is not None or not done or time_left(wall_clock() - began, share) < SPARK_PAYS_S:
+                    return False
+                self.session.begin()
+                return self.session.is_up
+
+            if self._early is not None:
+                left = self._early.do(tasks, ended, until=until, leave=leave)
+            if not left:
+                return
             cancel = None if seconds is None else wall_clock() + seconds + CANCEL_S
-            job, slices = _job(self._spec, tasks, self.directory, self.spark, until)
+            spark = self.session.get()
+            job, slices = _job(self._spec, left, self.directory, self.cores, until)
+            shares.order([task.cell for task in (*tasks[: len(tasks) - len(left)], *job.tasks)])
+            on_spark = 0
+
+            def watch(runs: int, begun: int) -> None:
+                nonlocal done, on_spark
+                if self._early is not None:
+                    self._early.collect(ended)
+                more, on_spark = runs - on_spark, runs
+                done += more
+                advance(more, shares.of(done, begun - runs))
+
             with contextlib.suppress(OutOfTime):
-                weights = [] if weigh is None else [weigh(task) for task in job.tasks]
-                self.losses.runs_again += fan_out(
-                    self.spark, job, slices, progress, self._if_stopped, cancel=cancel, weights=weights
-                )
+                self.losses.runs_again += fan_out(spark, job, slices, watch, self._if_stopped, cancel=cancel)
+            if self._early is not None:
+                self._early.finish(ended)
 
 
 @contextlib.contextmanager
@@ -245,7 +310,7 @@ def opened(
     progress: Progress,
     if_stopped: str = "",
 ) -> Iterator[tuple[OpenCampaign, frozenset[str]]]:
-    """Start Spark for a campaign, and yield the campaign with the ids of its finished runs.
+    """Open a campaign, and yield it with the ids of its finished runs.
 
     `if_stopped` is added to the reason if Spark stops on the way.
 
@@ -256,10 +321,20 @@ def opened(
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
         finished = directory.prepare(spec.cells, resume=resume, seeds=spec.seeds)
-        with spark_session(master, say=progress.say) as spark:
-            if not is_local(spark.sparkContext.master):
-                check_shared(spark, directory.root / NOTE)
-            yield OpenCampaign(spec, spark, directory, if_stopped), finished
+        with contextlib.ExitStack() as stack:
+            session = stack.enter_context(SessionWhenNeeded(master, None, progress.say))
+            early = None
+            if is_local(master) and not session_runs():
+                from fencepost.simulation.pipeline.early_runs import EarlyRuns
+
+                cores = local_cores(master)
+                early = stack.enter_context(EarlyRuns(_job_of(spec, (), directory), min(cores, MOST_EARLY)))
+            else:
+                context = session.get().sparkContext
+                cores = context.defaultParallelism
+                if not is_local(context.master):
+                    check_shared(session.get(), directory.root / NOTE)
+            yield OpenCampaign(spec, session, directory, if_stopped, early=early, cores=cores), finished
     except BaseException:
         directory.release()
         raise
@@ -269,16 +344,22 @@ def _job(
     spec: CampaignSpec,
     tasks: list[Task],
     directory: CampaignDirectory,
-    spark: SparkSession,
+    cores: int,
     until: float | None = None,
 ) -> tuple[JobSpec, int]:
-    """Return the job for the workers, and the number of slices of the tasks."""
+    """Return the job for Spark's workers, and the number of slices of the tasks."""
+    slices = _partitions(len(tasks), cores)
+    return _job_of(spec, tuple(dealt(tasks, slices)), directory, until), slices
+
+
+def _job_of(
+    spec: CampaignSpec, tasks: tuple[Task, ...], directory: CampaignDirectory, until: float | None = None
+) -> JobSpec:
     from fencepost.simulation.pipeline.runs import JobSpec
 
-    slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
-    job = JobSpec(
+    return JobSpec(
         cells=spec.cells,
-        tasks=tuple(dealt(tasks, slices)),
+        tasks=tasks,
         root=str(directory.root),
         generation=directory.generation,
         time_limit_s=spec.time_limit_s,
@@ -286,23 +367,21 @@ def _job(
         until=until,
         only_ownership=spec.only_ownership,
     )
-    return job, slices
 
 
 def fan_out(
     spark: SparkSession,
     job: JobSpec,
     partitions: int,
-    progress: Progress,
+    watch: Callable[[int, int], None] = lambda done, begun: None,
     if_stopped: str = "",
     *,
     cancel: float | None = None,
-    weights: Sequence[float] = (),
 ) -> int:
     """Carry out the job on Spark, in partitions of equal size.
 
     Return the number of runs that a second attempt at their partition did, because the first was lost.
-    `weights` are the expected times of the job's runs, for the estimate of the time that is left.
+    `watch` is called from time to time with the numbers of runs that are done and that have begun, about.
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
@@ -310,31 +389,27 @@ def fan_out(
     """
     from fencepost.simulation.pipeline.worker import DONE, work
 
-    count = len(job.tasks)
-    ends = [count * number // partitions for number in range(partitions + 1)]
-    parts = [sum(weights[a:b]) if weights else b - a for a, b in itertools.pairwise(ends)]
-    shares = Shares(parts, spark.sparkContext.defaultParallelism)
-    with progress.step("running", count) as advance:
-        reported = 0
+    count, cores = len(job.tasks), spark.sparkContext.defaultParallelism
+    reported = 0
 
-        def watch(done: int, total: int) -> None:
-            nonlocal reported
-            # Once its time is over tasks end that did nothing.
-            runs = count * done // total if total and not job.is_over else 0
-            advance(max(0, runs - reported), shares.of(done))
-            reported = max(reported, runs)
+    def watch_tasks(done: int, total: int) -> None:
+        nonlocal reported
+        if not job.is_over:  # once its time is over tasks end that did nothing
+            reported = max(reported, count * done // (total or 1))
+        watch(reported, min(count, reported + cores * count // partitions))
 
-        def action() -> Any:
-            rows = spark.range(0, count, 1, partitions)
-            return rows.mapInArrow(functools.partial(work, job), DONE).collect()
+    def action() -> Any:
+        rows = spark.range(0, count, 1, partitions)
+        return rows.mapInArrow(functools.partial(work, job), DONE).collect()
 
-        try:
-            done = run_job(spark, "campaign", action, watch, until=cancel)
-        except Exception as error:
-            if is_of_spark(error):
-                raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error
-            raise
-        advance(0 if job.is_over else count - reported)
+    try:
+        done = run_job(spark, "campaign", action, watch_tasks, until=cancel)
+    except Exception as error:
+        if is_of_spark(error):
+            raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error
+        raise
+    if not job.is_over:
+        watch(count, count)
     return sum(row.runs for row in done if row.attempt)
 
 

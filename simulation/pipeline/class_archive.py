@@ -2,7 +2,8 @@
 
 The first session lists the classes that it loads. When it has ended, a process of its own makes the archive
 from that list, at low priority. An archive belongs to one Java and one set of Spark's jars. Java ignores an
-archive that does not fit or is damaged, and nothing here is a reason to fail.
+archive that does not fit or is damaged: it is deleted then, and the next session makes it again. Making one
+deletes those of installations that have other jars now, or are gone. Nothing here is a reason to fail.
 
 Java accepts an archive only for the class path that it was made with, and without duplicates. Spark's own
 path begins with a folder that need not exist and names one jar twice, so the wrapper around Java
@@ -42,6 +43,8 @@ class ClassArchive(msgspec.Struct, frozen=True):
     java: Path
     path: Path
     class_path: str
+    home: str
+    """The folder of the installation that it belongs to."""
 
     @property
     def _list(self) -> Path:
@@ -54,20 +57,31 @@ class ClassArchive(msgspec.Struct, frozen=True):
         chosen = f"-XX:SharedArchiveFile={self.path}" if self.path.is_file() else listing
         return {CLASS_PATH: self.class_path, ARCHIVE_OPTION: chosen}
 
+    @property
+    def _lock(self) -> Path:
+        """The file that exists from the begin of making the archive, with the folder of its installation."""
+        return _lock_of(self.path)
+
+    def check_used(self, vm_info: str) -> None:
+        """Delete the archive if Java, which was given it, says that it shares no classes."""
+        with contextlib.suppress(OSError):
+            if "sharing" not in vm_info and not self._unfinished.exists():
+                _delete(self.path)
+
     def make(self, *, wait: bool = False) -> None:
         """Make the archive from the list of a session that has ended, unless it exists or is being made."""
-        unfinished = self.path.with_name(f"{self.path.name}.new")
         with contextlib.suppress(OSError):
             if self.path.exists() or not self._list.is_file():
                 return
-            lock = self.path.with_name(f"{self.path.name}.lock")
-            if lock.exists() and time.time() - lock.stat().st_mtime > _MAKING_S:
-                lock.unlink()
-            os.close(os.open(lock, os.O_CREAT | os.O_EXCL))
+            if self._lock.exists() and time.time() - self._lock.stat().st_mtime > _MAKING_S:
+                self._lock.unlink()
+            with self._lock.open("x", encoding="utf-8") as lock:
+                lock.write(self.home)
+            self._delete_others()
             command = [
                 *("sh", "-c", _DUMP if wait else _BEHIND, str(self.java)),
                 *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"),
-                *(f"-XX:SharedClassListFile={self._list}", f"-XX:SharedArchiveFile={unfinished}"),
+                *(f"-XX:SharedClassListFile={self._list}", f"-XX:SharedArchiveFile={self._unfinished}"),
                 *("-cp", self.class_path),
             ]
             subprocess.run(
@@ -79,6 +93,25 @@ class ClassArchive(msgspec.Struct, frozen=True):
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+
+    @property
+    def _unfinished(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.new")
+
+    def _delete_others(self) -> None:
+        for path in self.path.parent.glob("spark-*.jsa"):
+            home = _lock_of(path).read_text(encoding="utf-8") if _lock_of(path).exists() else ""
+            if path != self.path and (home in ("", self.home) or not Path(home).exists()):
+                _delete(path)
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _delete(archive: Path) -> None:
+    for path in (archive, _lock_of(archive)):
+        path.unlink(missing_ok=True)
 
 
 def class_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | None:
@@ -103,4 +136,4 @@ def class_archive(environ: Mapping[str, str] = os.environ) -> ClassArchive | Non
         return None
     text = json.dumps([_FORMAT, states])
     name = f"spark-{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsa"
-    return ClassArchive(java, cache / name, ":".join(map(str, jars)))
+    return ClassArchive(java, cache / name, ":".join(map(str, jars)), str(home))

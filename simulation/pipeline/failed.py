@@ -13,9 +13,10 @@ from fencepost.simulation.failures.case import pytest_case, test_name
 from fencepost.simulation.failures.failure import Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
 from fencepost.simulation.kernel.observers import RAISED
-from fencepost.simulation.pipeline.output import CampaignDirectory, write_whole
+from fencepost.simulation.pipeline.output import CampaignDirectory
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.tasks import CampaignCell
+from fencepost.simulation.pipeline.whole_files import write_whole
 
 FAILURES: Final = "failures"
 """The folder of a campaign's directory."""

@@ -17,9 +17,9 @@ import msgspec
 
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.analyses.run_views import version
-from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.run_files import Source
 from fencepost.simulation.pipeline.traces import TraceFiles
+from fencepost.simulation.pipeline.whole_files import whole_file
 
 _NAME: Final = "tables.msgpack"
 _DIGEST: Final = hashlib.sha256().digest_size

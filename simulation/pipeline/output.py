@@ -21,14 +21,13 @@ from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.tasks import CampaignCell
-from fencepost.simulation.pipeline.traces import KEPT, RUNS, TRACES, TraceFiles, unreadable
+from fencepost.simulation.pipeline.traces import KEPT, LOCK, NOTE, RUNS, TRACES, TraceFiles, unreadable
+from fencepost.simulation.pipeline.whole_files import whole_file
 
-NOTE: Final = "campaign.json"
 FORMAT: Final = 2
-LOCK: Final = ".lock"
 LOCK_SECONDS: Final = 30.0
 """Time that workers of a killed campaign may take to notice, in seconds."""
 _LOOK_SECONDS: Final = 0.1
@@ -262,28 +261,3 @@ def _listed(cells: Iterable[NotedCell]) -> str:
     ]
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
     return ", ".join(names[:_LISTED]) + more
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on success the file appears at `path`, otherwise nothing is left."""
-    hidden = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        yield hidden
-        hidden.replace(path)
-    except BaseException:
-        hidden.unlink(missing_ok=True)
-        raise
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a text in UTF-8, whole or not at all: an existing file stays until then.
-
-    :raises EnvironmentLacks: if it cannot be written.
-    """
-    try:
-        with whole_file(path) as unfinished:
-            unfinished.write_text(text, encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise EnvironmentLacks(f"{path}: cannot be written: {reason}") from error

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
-from fencepost.simulation.pipeline.output import write_whole
-from fencepost.simulation.pipeline.question import Question
+from fencepost.simulation.pipeline.whole_files import write_whole
+
+if TYPE_CHECKING:
+    from fencepost.simulation.pipeline.question import Question
 
 PLAN_NOTE: Final = "plan.json"
 

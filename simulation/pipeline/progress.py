@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, Protocol, TextIO
 
@@ -130,22 +131,51 @@ def _left(seconds: float, done: int, total: int, share: float | None) -> str:
         return ""
     if not done:
         return f"{rough_time(seconds)} so far"
-    finished = done / total if share is None else share
-    return f"about {rough_time(seconds / finished * (1 - finished))} left"
+    return f"about {rough_time(time_left(seconds, done / total if share is None else share))} left"
+
+
+def time_left(seconds: float, share: float) -> float:
+    """Return the time that the rest of some work takes, after a share of it took so many seconds."""
+    return seconds / share * (1 - share)
 
 
 class Shares:
-    """The finished share of work whose parts have different weights and begin in a known order."""
+    """The finished share of parts of several kinds, which begin in a known order.
 
-    def __init__(self, weights: Sequence[float], at_once: int) -> None:
-        self._upto = [0.0, *itertools.accumulate(weights)]
-        self._at_once = at_once
+    A part weighs as much as the finished ones of its kind took on average. Before one of its kind has
+    finished, it weighs its expected time, which may be wrong by the same factor as the others.
+    """
 
-    def of(self, done: int) -> float:
-        """Return the share of the work after `done` parts. Parts that are under way count half."""
-        last = len(self._upto) - 1
-        finished, begun = self._upto[min(done, last)], self._upto[min(done + self._at_once, last)]
-        return (finished + begun) / 2 / (self._upto[-1] or 1.0)
+    def __init__(self, kinds: Sequence[int], expected: Mapping[int, float] | None = None) -> None:
+        self._expected = dict.fromkeys(kinds, 1.0) if expected is None else expected
+        self._taken: dict[int, list[float]] = {}
+        self.order(kinds)
+
+    def order(self, kinds: Sequence[int]) -> None:
+        """Set the order in which parts begin."""
+        self._kinds = kinds
+        self._upto: list[float] = []
+
+    def learn(self, kind: int, seconds: float) -> None:
+        """Take note of the time of a finished part."""
+        self._taken.setdefault(kind, []).append(seconds)
+        self._upto = []
+
+    def of(self, done: int, under_way: int) -> float:
+        """Return the share of the work after `done` parts. Those that are under way count half."""
+        upto = self._upto = self._upto or self._weighed()
+        last = len(self._kinds)
+        return (upto[min(done, last)] + upto[min(done + under_way, last)]) / 2 / (upto[-1] or 1.0)
+
+    def _weighed(self) -> list[float]:
+        taken = sum(map(sum, self._taken.values()))
+        expected = sum(self._expected[kind] * len(times) for kind, times in self._taken.items())
+        factor = taken / expected if taken and expected else 1.0
+        weights = {
+            kind: statistics.fmean(self._taken[kind]) if kind in self._taken else factor * seconds
+            for kind, seconds in self._expected.items()
+        }
+        return [0.0, *itertools.accumulate(weights[kind] for kind in self._kinds)]
 
 
 def rough_time(seconds: float) -> str:

@@ -17,6 +17,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,13 +25,15 @@ import msgspec
 
 from fencepost.simulation.analyses.run_pass import PACKED, pack, packed_views, rows_of_task, take_rows
 from fencepost.simulation.analyses.run_views import RUN_VIEWS, version
-from fencepost.simulation.pipeline.jobs import run_job, settings_for
-from fencepost.simulation.pipeline.output import LOCK, whole_file
+from fencepost.simulation.pipeline.jobs import OutOfTime, run_job, settings_for
 from fencepost.simulation.pipeline.progress import Progress
-from fencepost.simulation.pipeline.traces import TraceFiles, footer
+from fencepost.simulation.pipeline.session import wall_clock
+from fencepost.simulation.pipeline.traces import LOCK, TraceFiles, footer
+from fencepost.simulation.pipeline.whole_files import whole_file
 from fencepost.simulation.trace.schema import COLUMNS
 
 if TYPE_CHECKING:
+    import duckdb
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -40,6 +43,18 @@ ROWS_A_TASK: Final = 500_000
 MOST_ROWS: Final = 3_000_000
 """The limit on rows of a group of files that one task can read; the runs of a larger group go to several
 tasks."""
+
+DRIVER_ROWS: Final = 2_000_000
+"""Number of rows up to which the driver computes the views itself, in less time than Spark takes to start."""
+
+ROWS_A_THREAD: Final = 50_000
+"""Minimum number of rows of a task in the driver."""
+
+_THREADS: Final = 2
+"""Number of tasks that the driver computes at the same time; DuckDB keeps other threads free."""
+
+_LOOK_S: Final = 0.25
+"""Longest time between two looks at the deadline, in seconds."""
 
 _SOURCES: Final = b"fencepost.sources"
 """The metadata key for the fingerprints of the groups that a file of views was made from."""
@@ -75,6 +90,7 @@ class FoundViews:
         self._kept = kept
         known = {fingerprint for each in kept.values() for fingerprint in each}
         self._left = [each for each in sources if each.fingerprint not in known]
+        self._large = [each for each in self._left if each.rows > MOST_ROWS]
 
     def frame(self, spark: SparkSession, trace: Callable[[], DataFrame]) -> DataFrame:
         """Return all views, packed. `trace` has the rows of all files."""
@@ -91,10 +107,12 @@ class FoundViews:
         trace: Callable[[SparkSession], DataFrame],
         progress: Progress,
         *,
+        on_cluster: bool,
         only: Sequence[str] = tuple(RUN_VIEWS),
         until: float | None = None,
     ) -> pa.Table:
-        """Return the views in this process, packed. A session starts if some must be computed.
+        """Return the views in this process, packed. A session starts if those of many rows must be computed,
+        or any and it is `on_cluster`.
 
         With `only`, these views are enough, and others may be missing; `files` must keep none then.
 
@@ -105,9 +123,15 @@ class FoundViews:
 
         schema = pa.schema([("view", pa.string()), ("data", pa.binary())])
         found = [parquet.read_table(path, schema=schema) for path in self._kept]
-        if self._left:
+        rows = sum(each.rows for each in self._left)
+        if self._left and not on_cluster and rows <= DRIVER_ROWS and not self._large:
+            tasks = dealt(self._left, max(rows // _THREADS + 1, ROWS_A_THREAD))
+            with progress.step("measuring", len(tasks)) as advance:
+                for batches in computed_here(tasks, self._pass(only), until):
+                    found.append(pa.Table.from_batches(batches, schema))
+                    advance(1)
+        elif self._left:
             spark = start()
-            rows = sum(each.rows for each in self._left)
             with progress.step("measuring", len(self._left)) as advance, settings_for(spark, rows):
                 done = 0
 
@@ -125,22 +149,46 @@ class FoundViews:
     def _computed(
         self, spark: SparkSession, trace: Callable[[], DataFrame], views: Sequence[str]
     ) -> list[DataFrame]:
-        files = self._files
         frames = []
-        if small := [each for each in self._left if each.rows <= MOST_ROWS]:
-            tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
-            rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
-            names = {os.path.abspath(path): name for path, name in files.names.items()}
-            keep = os.path.abspath(files.keep) if files.keep else ""
-            work = functools.partial(_work, FilesPass(names, keep, tuple(views)))
+        if small := [each for each in self._left if each not in self._large]:
+            tasks = [(json.dumps(_listed(task)),) for task in dealt(small, ROWS_A_TASK)]
+            rows = spark.sparkContext.parallelize(tasks, len(tasks))
+            work = functools.partial(_work, self._pass(views))
             frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
-        if large := [path for each in self._left if each.rows > MOST_ROWS for path in each.files]:
+        if large := [path for each in self._large for path in each.files]:
             from pyspark.sql import functions as f
 
             paths = [Path(os.path.abspath(path)).as_uri() for path in large]
             path = f.regexp_replace("_metadata.file_path", "^file:/+", "file:///")
             frames.append(pack(trace().where(path.isin(paths))))
         return frames
+
+    def _pass(self, views: Sequence[str]) -> FilesPass:
+        names = {os.path.abspath(path): name for path, name in self._files.names.items()}
+        return FilesPass(names, os.path.abspath(self._files.keep) if self._files.keep else "", tuple(views))
+
+
+def computed_here(
+    tasks: Sequence[Sequence[Source]], files: FilesPass, until: float | None
+) -> Iterator[list[pa.RecordBatch]]:
+    """Yield the packed views of each task, computed in this process.
+
+    :raises OutOfTime: if they are not computed by `until`, on the clock of `wall_clock`.
+    """
+    connections: list[duckdb.DuckDBPyConnection] = []
+    with ThreadPoolExecutor(_THREADS) as threads:
+        waiting = {threads.submit(_views_of, files, _listed(task), connections.append) for task in tasks}
+        try:
+            while waiting:
+                ended, waiting = wait(waiting, _LOOK_S, FIRST_COMPLETED)
+                yield from (each.result() for each in ended)
+                if waiting and until is not None and wall_clock() >= until:
+                    raise OutOfTime
+        finally:
+            threads.shutdown(wait=False, cancel_futures=True)
+            if waiting:
+                for each in connections:
+                    each.interrupt()
 
 
 @contextlib.contextmanager
@@ -249,12 +297,12 @@ def _check_whole(path: Path) -> None:
             pass
 
 
-def dealt(sources: Sequence[Source]) -> list[list[Source]]:
+def dealt(sources: Sequence[Source], rows_a_task: int) -> list[list[Source]]:
     """Return the sources of each task: neighbours, with enough rows that the task is worth its start."""
     tasks: list[list[Source]] = []
-    rows = ROWS_A_TASK
+    rows = rows_a_task
     for each in sources:
-        if rows >= ROWS_A_TASK:
+        if rows >= rows_a_task:
             tasks.append([])
             rows = 0
         tasks[-1].append(each)
@@ -266,15 +314,28 @@ def _work(task: FilesPass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Rec
     """Compute the views of the sources in the batches, for `DataFrame.mapInArrow`."""
     for batch in batches:
         for text in batch.column(0).to_pylist():
-            sources = json.loads(text)
-            with rows_of_task() as connection:
-                for paths, _ in sources:
-                    for path in paths:
-                        take_rows(connection, _reader(path), task.names.get(path, ""))
-                found = list(packed_views(connection, task.views))
-            if task.keep:
-                _keep(Path(task.keep), found, [fingerprint for _, fingerprint in sources])
-            yield from found
+            yield from _views_of(task, json.loads(text))
+
+
+def _listed(sources: Iterable[Source]) -> list[tuple[tuple[str, ...], str]]:
+    return [(each.files, each.fingerprint) for each in sources]
+
+
+def _views_of(
+    task: FilesPass,
+    sources: Sequence[tuple[Sequence[str], str]],
+    began: Callable[[duckdb.DuckDBPyConnection], None] = lambda connection: None,
+) -> list[pa.RecordBatch]:
+    """Return the packed views of these files, and keep them. `began` is called with the connection."""
+    with rows_of_task() as connection:
+        began(connection)
+        for paths, _ in sources:
+            for path in paths:
+                take_rows(connection, _reader(path), task.names.get(path, ""))
+        found = list(packed_views(connection, task.views))
+    if task.keep:
+        _keep(Path(task.keep), found, [fingerprint for _, fingerprint in sources])
+    return found
 
 
 def _reader(path: str) -> pa.RecordBatchReader:

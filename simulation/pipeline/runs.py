@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -196,6 +196,10 @@ _AGAIN: Final = None
 _CALL = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
+EndedRun: TypeAlias = tuple[dict[str, Any], list[pa.RecordBatch]]
+"""The row of a run, and its trace if that is kept."""
+
+
 class RunGivenUp(Exception):
     """The job's time is over, and this run was not finished."""
 
@@ -208,29 +212,66 @@ class ChildProcess:
 
     def __init__(self, job: JobSpec, stack: IO[str]) -> None:
         self.job = job
+        self.task: Task | None = None
+        """The run that is under way."""
+        self._overdue_at = 0.0
         self._child = 0
         self._connection: Connection | None = None
         self._stack = stack
 
-    def run(self, task: Task, until: float | None = None) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
+    def run(self, task: Task, until: float | None = None) -> EndedRun:
         """Do a run, and return its row, and its trace if that is kept.
 
         :raises RunGivenUp: if it is not finished by `until`, in seconds since 1970.
         """
+        self.begin(task)
+        while (ended := self.ended(_left(until))) is None:
+            if not _left(until):
+                self.give_up()
+                raise RunGivenUp
+        return ended
+
+    def begin(self, task: Task) -> None:
+        """Begin a run; the one before it has ended."""
         connection = self._connection or self._fork()
-        limit = self.job.time_limit_s
+        self.task = task
+        self._wait_anew()
+        with contextlib.suppress(ConnectionError):  # it died: `ended` finds that
+            connection.send(task)
+
+    def _wait_anew(self) -> None:
+        self._overdue_at = time.monotonic() + self.job.time_limit_s + GRACE_S
+
+    def give_up(self) -> None:
+        """End the process with its run, which leaves nothing."""
+        self.task = None
+        self._end(0.0)
+
+    def ended(self, wait_s: float) -> EndedRun | None:
+        """Return the run's row, and its trace if that is kept; None if it has not ended in that time."""
+        connection = self._connection
+        assert connection is not None
+        until = time.monotonic() + wait_s
         overdue = False
         try:
-            connection.send(task)
-            while not (overdue := not connection.poll(min(limit + GRACE_S, _left(until)))):
-                answer: tuple[dict[str, Any], list[pa.RecordBatch]] | None = connection.recv()
-                if answer is not _AGAIN:
-                    return answer
+            while connection.poll(max(0.0, min(until, self._overdue_at) - time.monotonic())):
+                found: EndedRun | None = connection.recv()
+                if found is not _AGAIN:
+                    self.task = None
+                    return found
+                self._wait_anew()
+            if not (overdue := time.monotonic() >= self._overdue_at):
+                return None
         except (EOFError, ConnectionError):
             pass  # it died and sends nothing more
+        return self._lost(overdue)
+
+    def _lost(self, overdue: bool) -> EndedRun:
+        """End the process, and return the row of its run."""
+        assert self.task is not None
+        task, self.task = self.task, None
+        limit = self.job.time_limit_s
         status = self._end(0.0 if overdue else _DYING_S)
-        if overdue and not _left(until):
-            raise RunGivenUp
         place = self._last_place()
         row = begun_row(self.job.cells[task.cell], task)
         if overdue:
@@ -241,10 +282,15 @@ class ChildProcess:
             row["wall_seconds"] = 0.0
         return row, []
 
+    def fileno(self) -> int:
+        """The connection with the process, for `multiprocessing.connection.wait`."""
+        assert self._connection is not None
+        return self._connection.fileno()
+
     def close(self) -> None:
         """End the process, if there is one."""
         if self._connection is not None:
-            self._end(_DYING_S)
+            self._end(_DYING_S if self.task is None else 0.0)
 
     def _fork(self) -> Connection:
         ours, theirs = Pipe()
@@ -324,6 +370,8 @@ def _death(status: int) -> str:
 
 def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
     """Serve as the forked process: do runs until no more are requested."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # All other open files belong to the parent: no process must wait until this one closes them.

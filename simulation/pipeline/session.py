@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.util
 import logging
 import os
@@ -12,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -119,10 +121,9 @@ def spark_session(
     :raises EnvironmentLacks: if PySpark or Java is missing, or Spark does not start.
     """
     check_can_start(master)
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession
+    if session_runs():
+        from pyspark.sql import SparkSession
 
-    if SparkContext._active_spark_context is not None:
         session = SparkSession.builder.getOrCreate()
         _equip(session)
         yield session
@@ -154,6 +155,77 @@ def spark_session(
                 archive.make()
 
 
+class SessionWhenNeeded:
+    """A session that starts on first use, or earlier in a thread while other work goes on."""
+
+    def __init__(self, master: str, settings: Mapping[str, str] | None, say: Callable[[str], None]) -> None:
+        self._open = functools.partial(spark_session, master, settings, say=say)
+        self._stack = contextlib.ExitStack()
+        self._thread: threading.Thread | None = None
+        self._session: SparkSession | None = None
+        self._error: BaseException | None = None
+
+    def __enter__(self) -> SessionWhenNeeded:
+        return self
+
+    def __exit__(self, *raised: Any) -> bool | None:
+        if self._thread is not None:
+            with interrupts_held() as release:
+                self._thread.join()
+            release()
+        return self._stack.__exit__(*raised)
+
+    def begin(self) -> None:
+        """Start it in a thread, unless it has been started."""
+        if self._thread is None and self._session is None:
+            self._thread = threading.Thread(target=self._start, name="spark-start", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_up(self) -> bool:
+        """True if it has started, or has failed to."""
+        return self._session is not None or self._error is not None
+
+    def get(self) -> SparkSession:
+        """Return the session, once it has started.
+
+        :raises FencepostError: as `spark_session` does.
+        """
+        if self._thread is None:
+            if self._session is None:
+                self._session = self._stack.enter_context(self._open())
+        else:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        assert self._session is not None
+        return self._session
+
+    def _start(self) -> None:
+        try:
+            self._session = self._stack.enter_context(self._open())
+        except BaseException as error:
+            self._error = error
+
+
+def local_cores(master: str) -> int:
+    """Return the number of tasks that a local master runs at the same time."""
+    found = re.fullmatch(r"local(?:\[([^],]+).*)?", master)
+    wanted = (found[1] or "1") if found else "*"
+    if wanted != "*":
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):  # on Linux
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def session_runs() -> bool:
+    """Return true if this process has a session."""
+    if (pyspark := sys.modules.get("pyspark")) is None:
+        return False
+    return pyspark.SparkContext._active_spark_context is not None
+
+
 def check_can_start(master: str) -> None:
     """Check what can be checked before Spark is started, for callers that write something before that.
 
@@ -166,9 +238,7 @@ def check_can_start(master: str) -> None:
             raise EnvironmentLacks(
                 f"campaigns and analyses need {needed}, which is missing: pip install 'fencepost[spark]'"
             )
-    from pyspark import SparkContext
-
-    if SparkContext._active_spark_context is None:
+    if not session_runs():
         find_java_home()
         _check_reachable(master)
 
@@ -227,6 +297,7 @@ def _start(
     conf.setAll(list(settings.items()))
 
     log = scratch / "spark.log"
+    uses = archive is not None and archive.path.is_file()
     with _environment(master, archive), log.open("wb") as output:
         try:
             gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
@@ -238,6 +309,8 @@ def _start(
             # Spark's own handler of SIGINT would outlive it; `run_job` has a better way.
             with interrupt_handler_kept():
                 silence_accumulators(SparkContext(gateway=gateway, conf=conf))
+            if archive is not None and uses:
+                archive.check_used(gateway.jvm.java.lang.System.getProperty("java.vm.info"))
             return SparkSession.builder.getOrCreate(), gateway
         except BaseException as error:
             _stop(gateway)
@@ -282,7 +355,7 @@ def _stop(gateway: Any) -> None:
         # any case.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # its process has ended already
-            running = SparkSession.getActiveSession() or SparkContext._active_spark_context
+            running = SparkSession._instantiatedSession or SparkContext._active_spark_context
             if running is not None:
                 running.stop()
     finally:
@@ -414,7 +487,7 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
     error = None if record.exc_info is None else record.exc_info[1]
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError":
         return False
-    return not (isinstance(error, OSError) and record.name.startswith("py4j."))
+    return not (isinstance(error, OSError) and "py4j" in record.pathname)
 
 
 def silence_accumulators(context: SparkContext) -> None:

@@ -28,8 +28,8 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory
 from fencepost.simulation.pipeline.executors import ExecutorReport, look, machine
 from fencepost.simulation.pipeline.jobs import run_job
-from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.session import error_text, first_line, raised_by_spark
+from fencepost.simulation.pipeline.whole_files import whole_file
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

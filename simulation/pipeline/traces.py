@@ -20,6 +20,11 @@ RUNS = "runs"
 TRACES = "traces"
 """Folders of a campaign."""
 
+NOTE: Final = "campaign.json"
+"""The note that identifies a campaign, in its folder."""
+
+LOCK: Final = ".lock"
+
 KEPT = ".views"
 """The folder next to traces that keeps results of analyses; it is not searched for traces."""
 

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.reading import read_file
-from fencepost.simulation.pipeline.output import NOTE, whole_file, writing
+from fencepost.simulation.pipeline.output import writing
 from fencepost.simulation.pipeline.runs import ChildProcess, RunGivenUp, child_for
-from fencepost.simulation.pipeline.traces import RUNS, TRACES, run_schema
+from fencepost.simulation.pipeline.traces import NOTE, RUNS, TRACES, run_schema
+from fencepost.simulation.pipeline.whole_files import whole_file
 from fencepost.simulation.trace.parquet import SCHEMA
 
 if TYPE_CHECKING:

@@ -36,10 +36,10 @@ from fencepost.simulation.lab.fidelity.verdicts import (
     judge,
 )
 from fencepost.simulation.pipeline.analyze import analyze
-from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.pipeline.traces import TRACES
+from fencepost.simulation.pipeline.whole_files import whole_file
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario

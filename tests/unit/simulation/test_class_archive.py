@@ -86,6 +86,35 @@ def test_an_archive_that_cannot_be_made_is_tried_again_later(archive: ClassArchi
 
 
 @pytest.mark.processes
+def test_an_archive_that_java_does_not_use_is_made_again(archive: ClassArchive, tmp_path: Path) -> None:
+    made = msgspec.structs.replace(archive, java=program(tmp_path / "java", DUMPS))
+    for vm_info in ("mixed mode, emulated-client", "mixed mode, emulated-client, sharing"):
+        listed(made).touch()
+        made.make(wait=True)
+        assert made.path.exists()
+        made.check_used(vm_info)
+    assert made.path.exists()
+
+
+@pytest.mark.processes
+def test_a_new_archive_deletes_those_of_other_versions(archive: ClassArchive, tmp_path: Path) -> None:
+    java = program(tmp_path / "java", DUMPS)
+    homes = {"before": archive.home, "gone": str(tmp_path / "gone"), "neighbour": str(tmp_path), "": ""}
+    for name, home in homes.items():
+        other = msgspec.structs.replace(
+            archive, java=java, path=archive.path.with_name(f"spark-{name}.jsa"), home=home
+        )
+        other.path.touch()
+        if home:
+            other.path.with_name(f"{other.path.name}.lock").write_text(home)
+    listed(archive).touch()
+    msgspec.structs.replace(archive, java=java).make(wait=True)
+    left = {path.name for path in archive.path.parent.glob("spark-*")}
+    names = (archive.path.name, "spark-neighbour.jsa")
+    assert left == {*names, *(f"{name}.lock" for name in names)}
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_java_starts_with_a_damaged_archive_and_says_nothing_of_it(
     archive: ClassArchive, tmp_path: Path, is_whole: bool

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import io
-import random
+from collections.abc import Sequence
+from typing import Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.progress import (
@@ -15,6 +18,7 @@ from fencepost.simulation.pipeline.progress import (
     Silent,
     progress_for,
     rough_time,
+    time_left,
 )
 
 
@@ -107,23 +111,59 @@ def test_estimates_are_rough() -> None:
     ]
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_the_estimate_is_right_by_a_factor_of_two_from_the_first_quarter_on(seed: int) -> None:
-    """The longest runs go first, two at a time, on a machine on which each takes up to half as long again."""
-    draws = random.Random(seed)
-    weights = [8.0] * 12 + [3.0] * 12 + [1.0] * 24
-    cores = [0.0, 0.0]
-    ends = []
-    for weight in weights:
-        core = cores.index(min(cores))
-        cores[core] += 60 * weight * draws.uniform(1, 1.5)
-        ends.append(cores[core])
-    total = max(ends)
-    shares = Shares(weights, 2)
-    for now in range(round(total / 4), round(total * 0.9), 30):
-        share = shares.of(sum(end <= now for end in ends))
-        estimate = now / share * (1 - share)
-        assert 0.5 <= estimate / (total - now) <= 2
+class Machine:
+    """Does runs on two cores whose speed changes every ten seconds, on a clock of its own."""
+
+    def __init__(self, speeds: Sequence[float]) -> None:
+        self._speeds = speeds
+        self._free = [0.0, 0.0]
+
+    def ended_at(self, work_s: float) -> tuple[float, float]:
+        """The times at which the next run begins and ends."""
+        core = self._free.index(min(self._free))
+        begun = now = self._free[core]
+        while work_s > 0:
+            until = (now // 10 + 1) * 10
+            speed = self._speeds[int(now // 10) % len(self._speeds)]
+            took = min(until - now, work_s / speed)
+            work_s -= took * speed
+            now = until if now + took >= until else now + took
+        self._free[core] = now
+        return begun, now
+
+
+UNSTEADY: Final = st.lists(st.floats(0.75, 1.4), min_size=1, max_size=40)
+"""Any speeds whose highest is less than twice the lowest: what comes later may differ by that much."""
+MEASURED: Final = [1.0, 0.4, 0.9, 1.5, 0.5, 1.1, 0.7, 1.6, 0.6, 0.9, 1.3, 0.4, 1.2]
+"""Speeds of a machine on which others work, relative to their mean."""
+
+
+@given(
+    speeds=st.one_of(UNSTEADY, st.integers(0, 12).map(lambda at: MEASURED[at:] + MEASURED[:at])),
+    really_s=st.lists(st.floats(20, 200), min_size=3, max_size=8),
+    wrong=st.lists(st.floats(0.4, 2.5), min_size=8, max_size=8),
+    runs=st.integers(3, 24),
+)
+def test_the_estimate_is_right_by_a_factor_of_two_from_the_first_quarter_on(
+    speeds: Sequence[float], really_s: Sequence[float], wrong: Sequence[float], runs: int
+) -> None:
+    """Kinds of runs take another time than expected. One of each goes first, then the longest."""
+    expected = {kind: really * off for kind, (really, off) in enumerate(zip(really_s, wrong, strict=False))}
+    longest = sorted(expected, key=expected.__getitem__, reverse=True)
+    kinds = longest + [kind for kind in longest for _ in range(runs - 1)]
+    machine = Machine(speeds)
+    ran = [(kind, *machine.ended_at(really_s[kind])) for kind in kinds]
+    total = max(end for _, _, end in ran)
+    shares, stream, now = Shares(kinds, expected), io.StringIO(), 0.0
+    with ProgressLines(stream, lambda: now).step("running", len(kinds)) as advance:
+        for done, (kind, begun, end) in enumerate(sorted(ran, key=lambda each: each[2]), 1):
+            now = end
+            shares.learn(kind, end - begun)
+            advance(1, share := shares.of(done, 1))
+            left = total - now
+            if total / 4 <= now < total and left > 3 * max(really_s):
+                assert 0.5 <= time_left(now, share) / left <= 2
+    assert stream.getvalue().endswith(f"running {len(kinds)}/{len(kinds)}\n")
 
 
 def test_a_line_weighs_parts_that_differ() -> None:

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory, whole_file
+from fencepost.simulation.pipeline.output import CampaignDirectory
 from fencepost.simulation.pipeline.runs import begun_row
 from fencepost.simulation.pipeline.shipping import project_zip
 from fencepost.simulation.pipeline.tasks import Task, cells_of, dealt, parse_grid, simulate_command, tasks_of
-from fencepost.simulation.pipeline.traces import run_schema
+from fencepost.simulation.pipeline.traces import NOTE, run_schema
+from fencepost.simulation.pipeline.whole_files import whole_file
 
 SCENARIO = 'duration = "{}"\n[[topics]]\nname = "orders"\npartitions = 4\n'
 

@@ -77,7 +77,7 @@ def test_a_second_analysis_computes_no_run_again(
     assert analyze(folder) == expected
     before = kept(folder)
     assert before
-    monkeypatch.setattr(run_files, "dealt", lambda sources: pytest.fail(f"computes {sources} again"))
+    monkeypatch.setattr(run_files, "dealt", lambda sources, rows: pytest.fail(f"computes {sources} again"))
     assert analyze(folder) == expected
     assert kept(folder) == before
 
@@ -93,9 +93,9 @@ def test_a_folder_with_more_traces_analyses_the_new_ones_only(
     late.write_bytes(held)
     computed: list[str] = []
 
-    def dealt_and_noted(sources: list[Source]) -> list[list[Source]]:
+    def dealt_and_noted(sources: list[Source], rows: int) -> list[list[Source]]:
         computed.extend(path for each in sources for path in each.files)
-        return dealt(sources)
+        return dealt(sources, rows)
 
     monkeypatch.setattr(run_files, "dealt", dealt_and_noted)
     assert analyze(folder) == expected
@@ -317,5 +317,5 @@ def test_kept_views_are_enough_for_the_driver(
 
 def test_neighbours_share_a_task_until_it_is_worth_its_start() -> None:
     sources = [Source((f"{number}",), 200_000, f"{number}") for number in range(7)]
-    assert [len(task) for task in dealt(sources)] == [3, 3, 1]
-    assert [each for task in dealt(sources) for each in task] == sources
+    assert [len(task) for task in dealt(sources, 500_000)] == [3, 3, 1]
+    assert [each for task in dealt(sources, 500_000) for each in task] == sources
