@@ -15,7 +15,9 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from types import CodeType
 from typing import TextIO
 
@@ -43,12 +45,16 @@ EXTRAS = {
 }
 """The extra that installs each library that the core installation does not have."""
 
+COMMAND_BEGAN: ContextVar[float] = ContextVar("COMMAND_BEGAN")
+"""The time at which a command began, before it imported anything, in seconds of `time.monotonic`."""
+
 _SENT_AGAIN_S = 0.01
 """Pause before the next check whether the code that swallowed an interrupt has ended, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code. An error that a user can fix shows no traceback."""
+    COMMAND_BEGAN.set(time.monotonic())
     _open_closed_streams()
     _write_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -15,6 +15,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import MeasureComparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder, writable_file
+from fencepost.simulation.cli.entry import COMMAND_BEGAN
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
@@ -31,6 +32,7 @@ from fencepost.simulation.pipeline.answer import COMPARED_RUNS, RUNS, OptionAnsw
 from fencepost.simulation.pipeline.campaign import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
+from fencepost.simulation.pipeline.rounds import TimeLimit
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.pipeline.spec import seconds_of
 from fencepost.simulation.report.model import NONE, duration
@@ -186,7 +188,7 @@ def plan(
             one=compare is not None,
             kept=out is not None,
             report=None if report is None else lambda found: _write_report(question, found, report),
-            within_s=within_s,
+            limit=None if within_s is None else TimeLimit(within_s, COMMAND_BEGAN.get()),
         )
     if compare is None:
         advice = recommend(question, found)

@@ -141,15 +141,15 @@ def answer(
     one: bool = False,
     kept: bool = True,
     report: Callable[[PlanAnswer], None] | None = None,
-    within_s: float | None = None,
+    limit: TimeLimit | None = None,
 ) -> PlanAnswer:
     """Run the options of every question with the same seeds, and measure the effects of the event.
 
     `asked` has, by name, the question and the places where its values were given. Options get runs until it
     is clear which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
     With `one`, each question has one option, which gets all runs. Unless the directory is `kept`, no command
-    shows a run. `report` is called with the answer and its tables while the traces exist. With `within_s`,
-    the plan ends after about that many seconds: runs that are not finished then are given up.
+    shows a run. `report` is called with the answer and its tables while the traces exist. With a time
+    `limit`, the plan ends at about that time: runs that are not finished then are given up.
 
     :raises FencepostError: before anything runs, if a value is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -178,7 +178,6 @@ def answer(
     questions = {cell.parameters[OPTION]: asked[Path(cell.source).stem][0] for cell in cells}
     with opened(spec, master=master, out_dir=out_dir / "runs", progress=shown) as (running, _):
         measured = _Measured(running, questions, chosen)
-        limit = None if within_s is None else TimeLimit(within_s, began)
         stopped = _run_rounds(measured, cells, questions, runs, shown, limit=limit, all_at_once=one)
         answers = [measured.answer(cell, kept) for cell in cells]
         answered = PlanAnswer(
@@ -218,8 +217,10 @@ def _run_rounds(
     cores = measured.running.cores
     sizes = [runs] if all_at_once else look_sizes(runs)
     times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
+    limit = None if limit is None else limit.started
     progress.say(estimate(times, sizes[0], runs, limit))
     wanted, done, upto = list(names), 0, sizes[0]
+    shown = False
     while True:
         tasks = [
             Task(number, seed, True)
@@ -252,16 +253,20 @@ def _run_rounds(
         wanted, upto = open_, next_look(costs, open_, sizes, done)
         times = RunTimes(measured.seconds, cores)
         takes = rough_time(times.of(wanted, upto - done))
-        progress.say(f"after {done} runs each, partitions stand still: {_so_far(costs)}")
+        if not shown:
+            progress.say(_so_far(costs, done))
+            shown = True
         progress.say(
             f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each, about {takes}"
         )
 
 
-def _so_far(costs: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the mean cost of each option, the cheapest first."""
+def _so_far(costs: Mapping[str, Mapping[str, float]], done: int) -> str:
+    """Return a table of the mean cost of each option, the cheapest first."""
     means = sorted((statistics.fmean(each.values()), name) for name, each in costs.items() if each)
-    return ", ".join(f"{duration(mean) if mean else '0 s'} with {name}" for mean, name in means)
+    width = max(len(name) for _, name in means)
+    rows = [f"  {name:<{width}}  {duration(mean) if mean else '0 s'}" for mean, name in means]
+    return "\n".join([f"so far, after {done} runs of each, partitions stand still:", *rows])
 
 
 _PART: Final = 0.2

@@ -149,6 +149,9 @@ class RunTimes(msgspec.Struct, frozen=True):
 _RESERVE: Final = 0.05
 """The share of the time that is kept for measuring the runs; at least `_LEAST_RESERVE_S` seconds."""
 _LEAST_RESERVE_S: Final = 5.0
+_END: Final = 0.1
+"""The time that a process takes to end, as a share of the time that it took to start: a busy machine delays
+both."""
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -157,6 +160,13 @@ class TimeLimit(msgspec.Struct, frozen=True):
     seconds: float
     began: float
     """On the clock of `wall_clock`."""
+    end_s: float = 0.0
+    """The time that is kept for the end of the process."""
+
+    @property
+    def started(self) -> TimeLimit:
+        """The limit for a process that has started just now."""
+        return msgspec.structs.replace(self, end_s=_END * (wall_clock() - self.began))
 
     @property
     def left_s(self) -> float:
@@ -167,7 +177,7 @@ class TimeLimit(msgspec.Struct, frozen=True):
     @property
     def ends(self) -> float:
         """The end of the plan, on the clock of `wall_clock`."""
-        return self.began + self.seconds
+        return self.began + self.seconds - self.end_s
 
     def __str__(self) -> str:
         return f"within {Duration(round(self.seconds * 1_000_000))}"
@@ -228,7 +238,7 @@ def estimate(times: RunTimes, first: int, most: int, limit: TimeLimit | None = N
 _SHORT: Final = {"members": 8, "partitions": 24, "start_up": "5s", "protocol": "consumer", "static": False}
 _SHORT_S: Final = 0.08
 """Seconds that a run of this question took on the machine on which the figures below were measured."""
-_TRIES: Final = 5
+_TRIES: Final = 3
 _MEMBER_S: Final = 17e-6
 """Processor time for a second of a member's life."""
 _MOVE_S: Final = 12e-6
