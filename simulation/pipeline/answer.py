@@ -216,7 +216,8 @@ def _run_rounds(
     names = [cell.parameters[OPTION] for cell in cells]
     cores = measured.running.cores
     sizes = [runs] if all_at_once else look_sizes(runs)
-    times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
+    speed = machine_speed() if limit is None else machine_speed(tries=1)
+    times = RunTimes.estimated(questions, measured.chosen, cores, speed)
     limit = None if limit is None else limit.started
     progress.say(estimate(times, sizes[0], runs, limit))
     wanted, done, upto = list(names), 0, sizes[0]

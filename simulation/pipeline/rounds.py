@@ -250,7 +250,7 @@ _DEAL_S: Final = 80e-6
 """Processor time for each partition when a leader of the classic protocol assigns all of them again."""
 
 
-def machine_speed() -> float:
+def machine_speed(tries: int = _TRIES) -> float:
     """Return the factor by which a short run takes longer than usual on this machine with its present
     load."""
     from fencepost.simulation.run import run
@@ -261,7 +261,7 @@ def machine_speed() -> float:
     settings = [f"{key}={value}" for key, value in option.settings.items()]
     scenario = loads(scenario_text(question, chosen), overrides=settings)
     taken = []
-    for seed in range(_TRIES):
+    for seed in range(tries):
         began = wall_clock()
         run(scenario, seed)
         taken.append(wall_clock() - began)

@@ -487,7 +487,8 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
     error = None if record.exc_info is None else record.exc_info[1]
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError":
         return False
-    return not (isinstance(error, OSError) and "py4j" in record.pathname)
+    of_py4j = record.name.startswith("py4j.") or "/py4j/" in record.pathname
+    return not (isinstance(error, OSError) and of_py4j)
 
 
 def silence_accumulators(context: SparkContext) -> None:

@@ -17,7 +17,6 @@ import pytest
 
 from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.question import ask, read_question
-from fencepost.simulation.pipeline.session import STARTING
 from fencepost.simulation.pipeline.spec import is_campaign_file, read_campaign
 from fencepost.simulation.scenarios.load import loads
 from tests.forks import LOOP_SCOPE, PYTEST, run_forked
@@ -199,8 +198,8 @@ def argv(words: list[str], folder: Path) -> list[str]:
     return [*PYTEST, *scope, *words[1:]]
 
 
-def on_spark(example: Example) -> bool:
-    """Whether its commands start a Spark: these take the tests' own, since a new one takes half a minute."""
+def is_campaign(example: Example) -> bool:
+    """Whether its commands do many runs: these take the modules, and the session of Spark, of the tests."""
     return any(words[1] in ("campaign", "plan") for words, _ in words_of(example))
 
 
@@ -232,7 +231,7 @@ def is_as_said(example: Example, said: list[str], output: str) -> bool:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "example",
-    [each for each in examples("console") if not on_spark(each)],
+    [each for each in examples("console") if not is_campaign(each)],
     ids=name_of,
 )
 def test_commands_print_what_the_page_says(
@@ -249,12 +248,12 @@ def test_commands_print_what_the_page_says(
             assert {*FACT.findall("\n".join(said))} <= {*FACT.findall(result.stdout)}
 
 
+@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize("example", [each for each in examples("console") if on_spark(each)], ids=name_of)
-def test_commands_on_spark_print_what_the_page_says(
+@pytest.mark.parametrize("example", [each for each in examples("console") if is_campaign(each)], ids=name_of)
+def test_campaigns_print_what_the_page_says(
     example: Example, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lay_out(example, tmp_path)
@@ -264,10 +263,8 @@ def test_commands_on_spark_print_what_the_page_says(
     for words, said in words_of(example):
         assert main(words[1:]) == 0
         printed = capsys.readouterr()
-        # The tests have one session of Spark: only the first of them starts it.
-        shown = [line for line in said if line != STARTING]
-        output = (printed.err + printed.out).replace(f"{STARTING}\n", "")
-        assert is_as_said(example, shown, output), f"$ {shlex.join(words)}\n{output}"
+        output = printed.err + printed.out
+        assert is_as_said(example, said, output), f"$ {shlex.join(words)}\n{output}"
 
 
 def test_shapes() -> None:
@@ -282,7 +279,7 @@ def test_shapes() -> None:
 
 def test_the_pages_have_examples() -> None:
     assert {example.page for example in examples("console")} >= {"README.md"}
-    assert {example.page for example in examples("console") if on_spark(example)} == {
+    assert {example.page for example in examples("console") if is_campaign(example)} == {
         "README.md",
         "plan.md",
         "guides/simulate-a-rollout.md",
