@@ -113,7 +113,7 @@ def _candidates(
 
 
 class _Rate:
-    """What was used in the last windows."""
+    """The amounts used in the last windows."""
 
     def __init__(self) -> None:
         self._windows: deque[tuple[int, float]] = deque()
