@@ -244,11 +244,12 @@ class _OwnProcess:
         """Return true if it has waited for the machine, twice in a row, and has computed nothing between."""
         ticks = 0
         for file in Path(f"/proc/{self._pid}/task").glob("*/stat"):
-            state, *fields = file.read_text().rpartition(")")[2].split()
-            ticks += int(fields[10]) + int(fields[11])
-            if state in "RD":
-                ticks = -1
-                break
+            with contextlib.suppress(OSError):  # a thread may end meanwhile
+                state, *fields = file.read_text().rpartition(")")[2].split()
+                ticks += int(fields[10]) + int(fields[11])
+                if state in "RD":
+                    ticks = -1
+                    break
         before, self._cpu_ticks = self._cpu_ticks, ticks
         return before == ticks >= 0
 
