@@ -56,6 +56,8 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             "run_simulated",
             "SimulatedWorld",
             "Program",
+            "HttpStub",
+            "HttpRequest",
             "WorldResult",
             "SimulationFailed",
             "FailureGone",

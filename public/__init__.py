@@ -82,6 +82,8 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.entry import SimulationFailed as SimulationFailed
     from fencepost.simulation.world.entry import run_simulated as run_simulated
     from fencepost.simulation.world.entry import simulated as simulated
+    from fencepost.simulation.world.http_stub import HttpRequest as HttpRequest
+    from fencepost.simulation.world.http_stub import HttpStub as HttpStub
     from fencepost.simulation.world.programs import Program as Program
     from fencepost.simulation.world.run import WorldResult as WorldResult
     from fencepost.simulation.world.world import SimulatedWorld as SimulatedWorld
@@ -113,6 +115,8 @@ _MODULES = {
     "Group": "simulation.embedded.groups",
     "GroupCoordinatorConfig": "coordinator.config",
     "GroupMember": "coordinator.kinds",
+    "HttpRequest": "simulation.world.http_stub",
+    "HttpStub": "simulation.world.http_stub",
     "IllegalStreamsState": "member.streams.errors",
     "InconsistentRecord": "coordinator.protocol.errors",
     "KIP848Consumer": "member.kafka.consumer",

@@ -60,6 +60,7 @@ class FaultKind(enum.StrEnum):
     LOST_REQUEST = "lost-request"
     LOST_RESPONSE = "lost-response"
     REQUEST_ERROR = "request-error"
+    HTTP_FAULT = "http-fault"
     NODE_CRASH = "node-crash"
     NODE_LEAVE = "node-leave"
     NODE_SPLIT = "node-split"
@@ -233,7 +234,7 @@ def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random
 
 
 def _times(
-    fault: s.Fault | s.RequestError | SacFault | StreamsFault,
+    fault: s.Fault | s.RequestError | s.HttpFault | SacFault | StreamsFault,
     length: int,
     faults_end: int,
     rng: random.Random,
@@ -262,7 +263,7 @@ def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
 
 
 def _fault_entry(
-    fault: s.Fault | s.RequestError | SacFault | StreamsFault, at: int, rng: random.Random
+    fault: s.Fault | s.RequestError | s.HttpFault | SacFault | StreamsFault, at: int, rng: random.Random
 ) -> DrawnEvent:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
@@ -289,6 +290,8 @@ def _fault_entry(
         more = {"share": fault.share, "probability": fault.probability}
     elif isinstance(fault, s.RequestError):
         more = {"name": rng.choice(fault.errors)}
+    elif isinstance(fault, s.HttpFault):
+        more = {"name": rng.choice(fault.kinds)}
     elif isinstance(fault, s.LostResponse):
         more = {"epoch_moved": fault.epoch_moved}
     return msgspec.structs.replace(entry, **more) if more else entry

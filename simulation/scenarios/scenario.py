@@ -385,6 +385,20 @@ class RequestError(_Fault, frozen=True, tag="request-error"):
     """The APIs and errors of which one is drawn, by Kafka's names."""
 
 
+class HttpFault(_Fault, frozen=True, tag="http-fault"):
+    """The next request to an HTTP stub of a world is lost or comes twice, or its response is lost or late."""
+
+    lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
+    """The delay of a late response."""
+    kinds: tuple[Literal["lose-request", "lose-response", "delay", "repeat"], ...] = (
+        "lose-request",
+        "lose-response",
+        "delay",
+        "repeat",
+    )
+    """What may happen, of which one is drawn."""
+
+
 Fault: TypeAlias = (
     MemberCrash
     | MemberFreeze

@@ -32,6 +32,7 @@ WorldFault: TypeAlias = (
     | s.LostRequest
     | s.LostResponse
     | s.RequestError
+    | s.HttpFault
 )
 """Faults that affect programs, brokers and the network between them."""
 
@@ -69,6 +70,7 @@ DEFAULT_MIX: Final[tuple[WorldFault, ...]] = (
     s.PollTimeout(every=_every(60), lasts=_seconds(5, 60)),
     s.AppendFailure(every=_every(90), lasts=_seconds(0.1, 10)),
     s.CoordinatorUnavailable(every=_every(120), lasts=_seconds(0.5, 15)),
+    s.HttpFault(every=_every(15)),
 )
 """The faults that a run draws from by default. Each run leaves out about half of them.
 

@@ -18,6 +18,7 @@ from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.world.http_stub import HttpStub
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import WorldHost, outside
@@ -193,6 +194,7 @@ class DisturbedPrograms:
         network: VirtualNetwork,
         programs: Mapping[str, Program],
         endpoint: EmbeddedEndpoint,
+        stubs: Mapping[str, HttpStub],
         tell: Callable[[str, str, str], None],
         on_calm: Callable[[], None],
     ) -> None:
@@ -201,6 +203,7 @@ class DisturbedPrograms:
         self.draws = draws
         self.network = network
         self.members = programs
+        self.stubs = stubs
         self.endpoint = endpoint
         self.cluster = WorldCluster(loop, draws, network, endpoint, scenario)
         self._tell = tell
@@ -215,6 +218,8 @@ class DisturbedPrograms:
         """End all disturbance of the world."""
         self.network.rules.clear()
         self.endpoint.faults.clear()
+        for stub in self.stubs.values():
+            stub.calm()
         for broker in self.cluster.brokers.values():
             broker.resume()
             broker.revive()
@@ -241,6 +246,7 @@ class ProgramNemesis(GroupNemesis):
             FaultKind.RESTART: self._deploy,
             FaultKind.LOST_RESPONSE: self._upon(self._program, self._lost_response_of),
             FaultKind.REQUEST_ERROR: self._request_error,
+            FaultKind.HTTP_FAULT: self._http_fault,
             FaultKind.POLL_TIMEOUT: self._upon(self._program, self._long_batch),
             FaultKind.PRODUCER_TAKEOVER: self._upon(self._program, self._take_over),
         }
@@ -314,3 +320,10 @@ class ProgramNemesis(GroupNemesis):
         api, _, error = entry.name.partition(" ")
         rule = FaultRule(api=api_of(cast("Api", api)), error=error_of(cast("Error", error)))
         self.instant(entry, entry.name, lambda: self._world.endpoint.faults.add(rule))
+
+    def _http_fault(self, entry: DrawnEvent) -> None:
+        stubs: list[HttpStub] = list(self._world.stubs.values())
+        if stubs:
+            stub = stubs[entry.member % len(stubs)]
+            lasts_us = self._before_quiet(entry, entry.lasts_us)
+            self.instant(entry, f"{stub.name} {entry.name}", lambda: stub.disturb(entry.name, lasts_us))

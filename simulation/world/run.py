@@ -272,6 +272,7 @@ class _Run:
             network=self._loop.network,
             programs=world.programs,
             endpoint=world.endpoint,
+            stubs=world.stubs,
             tell=self._tell_fault,
             on_calm=self._calm,
         )

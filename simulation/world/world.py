@@ -32,6 +32,7 @@ from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.world.awaited import FoundRecords
 from fencepost.simulation.world.crashes import Crash, crash_of, left_behind
+from fencepost.simulation.world.http_stub import HttpStub, ServesHttp
 from fencepost.simulation.world.inside import SameLoop
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import VirtualNetwork
@@ -78,7 +79,7 @@ class WorldGroup(GroupControls):
         return await self.thread.wait_for(self._wait_stable(members, timeout=timeout))
 
 
-class SimulatedWorld(KafkaControls[WorldGroup]):
+class SimulatedWorld(KafkaControls[WorldGroup], ServesHttp):
     """Brokers, the user's programs, and the network between them, in virtual time.
 
     What a test of `EmbeddedKafka` calls has the same name here; what waits is awaited.
@@ -99,6 +100,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.network = network
         self.programs: dict[str, Program] = {}
         """All programs by name."""
+        self.stubs: dict[str, HttpStub] = {}
         self.dead: list[WorldProcess] = []
         """Processes that have ended, with the tasks that they have left."""
         self.record_judge = RecordJudge(
@@ -124,15 +126,13 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.has_settled = False
         self.failures = 0
         """The number of processes that an exception has ended."""
-        self.shows_logs = False
-        """True if what programs in processes of their own write is shown."""
+        self.shows_logs = False  # of programs in processes of their own
         self.imported_anew: dict[str, str] = {}
         """Programs that each process imports anew, with the reason."""
         self.crashes: list[Crash] = []
         """The same processes, and those before the faults were over."""
         self._groups_by_process: dict[tuple[int, str, int], str] = {}
-        """The group for which a process does records of a topic: by its number, the topic, and how many
-        groups it knows."""
+        """Groups by the number of a process, a topic that it does, and how many groups it knows."""
         self._values: dict[tuple[TopicPartition, int], Text] = {}
         self._always: list[tuple[str, Callable[[], bool]]] = []
         self._eventually: list[tuple[str, Callable[[], bool]]] = []
