@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol import consumer
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
-    from fencepost.coordinator.server.services import Handler
+    from fencepost.coordinator.server.services import Handler, OpenConnection, Services
 
 ASKED_AGAIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
 """Every client that connects sends these requests, mostly in the same words.
@@ -102,6 +102,13 @@ class RepeatedAnswers:
         self._bytes = 0
 
 
+class RepeatingHandlers(dict[int, "Handler"]):
+    """Handlers behind something that sees each request, and has a shorter way for repeated heartbeats."""
+
+    again: Callable[[Services, Any, OpenConnection], Any] | None = None
+    """Handles a heartbeat that equals the last one of its connection; None if it has to take the long way."""
+
+
 _REMEMBERED_BYTES = 1024
 """Heartbeats above this size are full requests; they are not worth remembering."""
 
@@ -127,7 +134,7 @@ class SteadyHeartbeat:
 
     def remember(self, frame: bytes, request: Any) -> None:
         """Keep a request's bytes and its message."""
-        if len(frame) <= _REMEMBERED_BYTES:
+        if len(frame) <= _REMEMBERED_BYTES and request.member_id:
             self._head, self._tail, self.request = frame[:4], frame[8:], request
             self._start = len(frame).to_bytes(4, "big") + self._head
             self._whole_bytes = 4 + len(frame)

@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
 from fencepost.coordinator.server.refused import refused
+from fencepost.coordinator.server.repeated import RepeatingHandlers
 from fencepost.coordinator.server.services import (
     NO_REPLY,
     Asked,
@@ -52,7 +53,7 @@ _FEW_CONNECTIONS = 64
 class _Handlers(NamedTuple):
     """The handlers of one broker."""
 
-    used: dict[int, Handler]
+    used: RepeatingHandlers
     free: Mapping[int, Handler]
     """Handlers of requests without a rule."""
     ruled: Mapping[int, Handler]
@@ -157,7 +158,7 @@ class FaultInjector:
         """Return these handlers with the rules in front of them. The result changes with the rules."""
         free = {key: partial(self._pass_on, key, handler) for key, handler in table.items()}
         ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
-        handlers = _Handlers({}, free, ruled)
+        handlers = _Handlers(RepeatingHandlers(), free, ruled)
         self._tables.append(handlers)
         self._arrange()
         return handlers.used
@@ -169,6 +170,8 @@ class FaultInjector:
         of_all = None in about
         for used, free, ruled in self._tables:
             used.update((key, ruled[key] if of_all or key in about else free[key]) for key in free)
+            is_ruled = of_all or ApiKey.CONSUMER_GROUP_HEARTBEAT in about
+            used.again = None if is_ruled else self._again
 
     # -- connections ------------------------------------------------------------------------------------
 
@@ -256,6 +259,13 @@ class FaultInjector:
             self._note_fetched(request, asked.connection)
         reply = handler(services, request, asked)
         self._note_member(request, reply, asked.connection)
+        return reply
+
+    def _again(self, services: Services, request: Any, connection: OpenConnection) -> Any:
+        """Pass a repeated heartbeat on."""
+        self.requests[ApiKey.CONSUMER_GROUP_HEARTBEAT] += 1
+        reply = services.ask(request)
+        self._note_member(request, reply, connection)
         return reply
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:

@@ -131,7 +131,10 @@ class ShardObservers:
         for observer in observers:
             observer.attach(replayed, partial(trace.report, ""))
         self._hooks = hook_lists(observers)
+        self._coordination = coordination
         self.groups: dict[str, GroupObservers] = {}
+        self.repeated: dict[MemberId, tuple[Event, Outcome]] = {}
+        """The last heartbeat of each member since anything changed: one like it brings only its time."""
         self.compared: dict[str, Set[MemberId]] = {}
         """The members, after its last step, of each group whose members leave no tombstones: classic ones."""
 
@@ -152,6 +155,11 @@ class ShardObservers:
         """Notify all observers of a step that the shadow coordinator has taken."""
         host, steady = self.host, is_steady(outcome)
         self.replayed.now_us = self._trace.now_us
+        if not steady:
+            self.repeated.clear()
+        elif self._is_repeated(event, outcome):
+            self._guarded(self._repeat, host, event, outcome)
+            return
         self._trace.group = getattr(event, "group_id", None) or ""
         self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
         self._trace.group = ""
@@ -161,6 +169,18 @@ class ShardObservers:
                 group = self.groups[group_id] = GroupObservers(self.replayed, group_id, self._trace)
             self._guarded(group.note_members, event, part)
             self._guarded(group.step, host, event, part, steady)
+
+    def _is_repeated(self, event: Any, outcome: Outcome) -> bool:
+        """Return true for a heartbeat that is its member's last one, down to the response."""
+        last = self.repeated.get(event.member_id)
+        if last is not None and last[0] is event and last[1] is outcome:
+            return True
+        self.repeated[event.member_id] = event, outcome
+        return False
+
+    def _repeat(self, host: str, event: Any, outcome: Outcome) -> None:
+        self._coordination.on_steady_step(host, event, outcome, self._trace.now_us)
+        self.groups[event.group_id].notify("on_steady_step", host, event, outcome)
 
     def check(self) -> None:
         """Check the current state of everything."""

@@ -149,6 +149,7 @@ class EmbeddedObserver:
         """Observe that a broker loads a shard, becomes its leader, or resigns."""
         self.catch_up()
         observers = self._shards[shard.number]
+        observers.repeated.clear()
         for group in observers.groups.values():
             group.confirmed.clear()
             group.trace_writer.drop_waiting(host_of(shard.node_id))
@@ -179,6 +180,7 @@ class EmbeddedObserver:
         """Observe that a topic was created, got more partitions, or was deleted."""
         self.note(name, RowKind.TOPIC, detail=f"{what} {partitions}")
         for shard in self._shards.values():
+            shard.repeated.clear()
             for group in shard.groups.values():
                 group.topic(name, what, partitions, self._guarded)
 

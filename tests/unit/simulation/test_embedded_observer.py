@@ -251,3 +251,29 @@ def test_a_coordinator_that_is_not_as_its_follower_is_seen(kafka: EmbeddedKafka)
     (found,) = kafka.check()
     assert found.invariant == "journal-replay"
     assert "of the shadow coordinator differ from the live state" in found.message
+
+
+def test_repeated_heartbeats_are_counted_and_traced_each(kafka: EmbeddedKafka) -> None:
+    """They take a shorter way, which ends when a fault waits for one of them."""
+    member = WireMember(kafka.bootstrap_servers, "repeated", "m")
+    member.join("orders")
+    since, before = kafka.last_event, kafka.endpoint.faults.requests[ApiKey.CONSUMER_GROUP_HEARTBEAT]
+    for _ in range(5):
+        assert member.heartbeat().error_code is ErrorCode.NONE
+    kafka.fail_next("ConsumerGroupHeartbeat", "COORDINATOR_NOT_AVAILABLE")
+    assert member.heartbeat().error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    for _ in range(5):
+        assert member.heartbeat().error_code is ErrorCode.NONE
+    assert kafka.endpoint.faults.requests[ApiKey.CONSUMER_GROUP_HEARTBEAT] == before + 11
+    beats = [row for row in kafka.events(since) if row.kind == "heartbeat" and row.group == "repeated"]
+    assert len(beats) == 10
+    assert kafka.check() == []
+
+
+def test_a_fence_ends_the_shorter_way_at_once(kafka: EmbeddedKafka) -> None:
+    member = WireMember(kafka.bootstrap_servers, "repeated", "m")
+    member.join("orders")
+    for _ in range(3):
+        member.heartbeat()
+    kafka.group("repeated").fence("m")
+    assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
