@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol, cast
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.listener_config import NO_LISTENERS
 from fencepost.coordinator.server.topic_configs import BrokerConfig
-from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, whole
+from fencepost.simulation.embedded.settings import broker_count, duration, flag, topics_of, users_of, whole
 from fencepost.simulation.world.apart import run_apart
 from fencepost.simulation.world.crashes import Crash, crash_count, crash_lines
 from fencepost.simulation.world.failure import (
@@ -223,6 +223,7 @@ def simulated(
     topics: Mapping[str, int] | Iterable[str] | None = None,
     brokers: int = 3,
     config: Mapping[str, object] | None = None,
+    users: Mapping[str, str] | None = None,
     faults: Faults = None,
     deploys: bool = True,
     duration: float = 60.0,
@@ -244,6 +245,7 @@ def simulated(
     :param always: Seeds to run first, such as those that once failed.
     :param topics: Partitions by topic, or names of topics.
     :param config: Settings of brokers by Kafka's names.
+    :param users: Passwords by user, as for SASL_SSL: all clients then have to log in.
     :param faults: Changes to the default mix of faults, or a list of faults in its place. An empty tuple
         switches faults off.
     :param deploys: If true, some runs restart programs gracefully. There are no deploys without faults.
@@ -265,7 +267,7 @@ def simulated(
     chosen = faults_of(faults)
     if config is not None and not isinstance(config, Mapping):
         raise FencepostError(f"config={config!r}: expected values by Kafka's names")
-    settings_of_brokers = dict(config or {})
+    settings_of_brokers, logins = dict(config or {}), users_of(users)
     if BrokerConfig.from_properties(settings_of_brokers).listeners != NO_LISTENERS:
         raise FencepostError(
             "config: the brokers of a world have the addresses kafka-1:9092, kafka-2:9092, ...;"
@@ -284,6 +286,7 @@ def simulated(
             topics=known,
             brokers=count,
             config=settings_of_brokers,
+            users=logins,
             scenario=scenario_of(
                 function.__name__, known, count, chosen, length_us, deploys=deploys and bool(chosen)
             ),

@@ -413,9 +413,6 @@ class OwnLoop(asyncio.SelectorEventLoop):
         self._link.threads.may_change()
 
     if not TYPE_CHECKING:  # the refusals are those of a world's loop
-        create_connection = WorldLoop.create_connection
-        create_server = WorldLoop.create_server
-        start_tls = WorldLoop.start_tls
         create_datagram_endpoint = WorldLoop.create_datagram_endpoint
         subprocess_exec = WorldLoop.subprocess_exec
         subprocess_shell = WorldLoop.subprocess_shell

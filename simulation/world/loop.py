@@ -328,26 +328,8 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         return self.network.name_of(sockaddr[0]), str(sockaddr[1])
 
     if not TYPE_CHECKING:  # their many signatures say nothing about refusals
-
-        def _without_tls(name):  # noqa: N805  # runs in the class body
-            original = getattr(asyncio.BaseEventLoop, name, None) or getattr(_Selector, name)
-
-            async def call(self, *args, **options):
-                if options.get("ssl"):
-                    raise refusal(
-                        f"loop.{name}(ssl=...)",
-                        "there is no TLS between simulated hosts",
-                        "a plain connection",
-                    )
-                return await original(self, *args, **options)
-
-            call.__name__ = call.__qualname__ = name
-            return call
-
-        create_connection = _without_tls("create_connection")
-        create_server = _without_tls("create_server")
-        connect_accepted_socket = _without_tls("connect_accepted_socket")
-        del _without_tls
+        create_connection = _Selector.create_connection
+        create_server = _Selector.create_server
         add_reader = _Selector.add_reader
         add_writer = _Selector.add_writer
 
@@ -356,10 +338,6 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
                 raise refusal(f"loop.{call}()", reason, instead)
 
             return refuse
-
-        async def start_tls(self, *_, **__):
-            """Refuse: there is no TLS between simulated hosts."""
-            raise refusal("loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection")
 
         create_datagram_endpoint = _refusing("create_datagram_endpoint", "hosts speak TCP only", "TCP")
         subprocess_exec = _refusing(

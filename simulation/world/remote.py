@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.world.sockets import WINDOW, Address
+from fencepost.simulation.world.tls import PlainTls
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.inner import WorldLink
@@ -66,7 +67,7 @@ _PASSED_ON: Final = frozenset(
 )
 
 
-class RemoteSocket:
+class RemoteSocket(PlainTls):
     """A socket of the world, which the process reaches through its link."""
 
     is_remote = True

@@ -65,6 +65,8 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     topics: dict[str, int]
     brokers: int
     config: dict[str, Any]
+    users: dict[str, str] = {}
+    """Passwords by user; if there are none, clients don't log in."""
     scenario: Scenario
     """The scenario from which a seed draws the faults."""
     claims: tuple[str, ...]
@@ -259,7 +261,7 @@ class _Run:
         )
         options = {
             **broker_config.options,
-            "users": None,
+            "users": settings.users or None,
             "tls": None,
             # Before Python 3.12 the hash of None differs between processes, and clients keep brokers in sets.
             "racks": tuple(f"rack-{number}" for number in range(1, settings.brokers + 1)),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.world.places import BLOCKS, refusal
 from fencepost.simulation.world.processes import PROCESS, run_callback
+from fencepost.simulation.world.tls import PlainTls
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop
@@ -101,7 +102,7 @@ class TcpPipe:
         """True if the end of the stream was sent."""
 
 
-class VirtualSocket:
+class VirtualSocket(PlainTls):
     """A TCP socket of a host in a simulated world. It never blocks: asyncio's loop waits for it."""
 
     def __init__(

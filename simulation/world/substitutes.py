@@ -42,6 +42,7 @@ from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, sele
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.sqlite import take_clock_and_randomness
 from fencepost.simulation.world.threads import functions_of_threads, joined
+from fencepost.simulation.world.tls import plain_object, plain_socket
 
 EPOCH_S: Final = 1_767_225_600
 """The time of day when a run begins: 2026-01-01 00:00 UTC."""
@@ -441,6 +442,13 @@ def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
     return refuse
 
 
+def _in_world(original: Any, substitute: Any) -> Any:
+    def call(*args: Any, **options: Any) -> Any:
+        return (original if _machine() is None else substitute)(*args, **options)
+
+    return call
+
+
 _OWN_CODE = "world.process() for your own code, or a substitute in the test"
 _REAL_TIME = "it counts real time"
 _ENDS_ALL = "it would end the run"
@@ -526,17 +534,8 @@ def _methods(*, is_own_process: bool) -> Iterator[tuple[type, str, Any]]:
         "__init__",
         _refusing(subprocess.Popen.__init__, "subprocess.Popen()", _PROGRAMS, _OWN_CODE),
     )
-    for name in ("wrap_socket", "wrap_bio"):
-        yield (
-            ssl.SSLContext,
-            name,
-            _refusing(
-                getattr(ssl.SSLContext, name),
-                f"ssl.SSLContext.{name}()",
-                "there is no TLS between simulated hosts",
-                "a plain connection in the test's settings",
-            ),
-        )
+    yield ssl.SSLContext, "wrap_socket", _in_world(ssl.SSLContext.wrap_socket, plain_socket)
+    yield ssl.SSLContext, "wrap_bio", _in_world(ssl.SSLContext.wrap_bio, plain_object)
     yield from client_methods()
     yield from set_members()
 

@@ -10,7 +10,6 @@ import resource
 import secrets
 import select
 import socket
-import ssl
 import subprocess
 import tempfile
 import threading
@@ -119,11 +118,6 @@ def test_another_thread_keeps_the_real_machine() -> None:
         (lambda: asyncio.new_event_loop(), "asyncio.new_event_loop()", "the loop that runs"),  # noqa: PLW0108
         (lambda: time.sleep(1), "time.sleep()", "await asyncio.sleep()"),
         (lambda: confluent_kafka.Consumer({}), "confluent_kafka.Consumer()", "aiokafka"),
-        (
-            lambda: ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO()),
-            "ssl.SSLContext.wrap_bio()",
-            "a plain connection",
-        ),
         (
             lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
             "socket.socket(AF_INET, SOCK_DGRAM)",

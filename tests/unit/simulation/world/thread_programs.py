@@ -13,6 +13,7 @@ import queue
 import signal
 import threading
 import time
+import urllib.request
 from typing import Any
 
 import aiosqlite
@@ -242,3 +243,14 @@ def copies_by_kafka_python() -> None:
     for record in consumer:
         producer.send("invoices", record.value, key=record.key).get(timeout=30)
         consumer.commit()
+
+
+def asks_by_tls(host: str) -> None:
+    """Use the blocking clients that people use, with addresses that need TLS."""
+    time.sleep(1)
+    found = [requests.get(f"https://{host}/", timeout=5).text]
+    with urllib.request.urlopen(f"https://{host}/", timeout=5) as response:
+        found.append(response.read().decode())
+    producer = kafka.KafkaProducer(bootstrap_servers="kafka:9092", security_protocol="SSL")
+    producer.send("told", " ".join(found).encode()).get(timeout=30)
+    producer.close()
