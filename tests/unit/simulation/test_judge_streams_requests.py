@@ -20,6 +20,7 @@ from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.streams.thread_requests import ThreadRequests
+from tests.unit.simulation.ends import All
 
 THREAD = "client-1-StreamThread-1"
 EPOCH = 3
@@ -151,5 +152,5 @@ def test_a_world_judges_its_threads(
     bug: Any, scenario: str, invariants: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bug(monkeypatch)
-    result = run(load_any(scenario), 1, raises=False)
+    result = run(load_any(scenario), 1, raises=False, until=All(invariants))
     assert invariants <= {each.invariant for each in result.violations}

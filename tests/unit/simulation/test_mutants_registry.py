@@ -13,6 +13,7 @@ from fencepost.simulation.lab.hunt import MutantResult, hunt, hunt_all
 from fencepost.simulation.mutants.mutant import Mutant, instead_of
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios.load import load_any
+from tests.unit.simulation.ends import All
 from tests.unit.simulation.invariants_page import names_in, rows
 
 FEW = 20
@@ -209,17 +210,6 @@ def test_a_judge_that_healthy_code_wakes_proves_nothing(script):
 def test_an_unknown_mutant_is_refused():
     with pytest.raises(FencepostError, match="there is no mutant nobody"):
         hunt_all(range(1), names=["nobody"])
-
-
-class All:
-    """The end of a run: all of these invariants were reported."""
-
-    def __init__(self, names):
-        self._missing = set(names)
-
-    def __contains__(self, name):
-        self._missing.discard(name)
-        return not self._missing
 
 
 @pytest.fixture(scope="module")
