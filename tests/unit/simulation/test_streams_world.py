@@ -50,8 +50,6 @@ def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     assert result.converged
     assert kept.of(RowKind.THREAD_FAILED) or name == "streams-no-threads"  # its threads are removed
     assert kept.of(RowKind.THREAD_STATE)
-    again, _ = played(name, seed, duration="6m")
-    assert again.digest == result.digest
 
 
 def test_a_member_that_leaves_and_does_not_disconnect_is_flagged(monkeypatch: pytest.MonkeyPatch) -> None:
