@@ -13,7 +13,7 @@ class Operation {
     for (const [name, schema] of this.fields) this.fields.set(name, kindOf(schema, resolved));
   }
 
-  get title() { return this.path.split("/").pop().replaceAll("_", " "); }
+  get title() { return (this.place === "scopes" ? this.name : this.path.split("/").pop()).replaceAll("_", " "); }
 
   request(values) {
     const rest = { ...values }, path = this.path.replace(/\{(\w+)\}/g, (_, name) => {

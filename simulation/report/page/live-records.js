@@ -5,7 +5,7 @@ const RECORDS_SHOWN = 50;
 class RecordBrowser {
   constructor(part, page) {
     Object.assign(this, { part, page });
-    this.table = new LiveTable(part("records"), ["#offset", "time", "key", "value", "headers"], "No record from this offset on.");
+    this.table = new LiveTable(part("records"), ["#offset", "time", "key", "value", "headers"], "No record.");
     part("records-form").addEventListener("submit", (event) => { event.preventDefault(); this.read(); });
     part("newest").addEventListener("click", () => this.newest());
     for (const [name, step] of [["older", -RECORDS_SHOWN], ["newer", RECORDS_SHOWN]]) {
@@ -26,18 +26,17 @@ class RecordBrowser {
     const before = select.value;
     select.replaceChildren(...names.map((name) => element("option", name)));
     if (names.includes(before)) select.value = before;
-    this.choose();
+    else this.choose();
   }
 
   choose() {
-    const select = this.part("partition"), before = select.value;
-    select.replaceChildren(...Array.from({ length: this.topics[this.part("topic").value] ?? 0 }, (_, n) => element("option", n)));
-    if (before && before < select.length) select.value = before;
+    this.part("partition").replaceChildren(...Array.from({ length: this.topics[this.part("topic").value] ?? 0 }, (_, n) => element("option", n)));
+    this.newest();
   }
 
   async newest() {
-    const { log_end_offset: ends } = await this.page.api.metrics(["log_end_offset"]), [topic, partition] = [this.part("topic").value, this.part("partition").value];
-    const end = ends.find((each) => each.topic === topic && each.partition === partition)?.value ?? 0;
+    const found = await this.page.guarded(() => this.page.api.metrics(["log_end_offset"])), [topic, partition] = [this.part("topic").value, this.part("partition").value];
+    const end = found?.log_end_offset.find((each) => each.topic === topic && each.partition === partition)?.value ?? 0;
     this.part("since").value = Math.max(0, end - RECORDS_SHOWN);
     await this.read();
   }

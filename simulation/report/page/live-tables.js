@@ -12,6 +12,7 @@ class LiveTable {
     this.body.replaceChildren();
     this.more = jump("", () => { this.all = true; this.fill(this.rows, this.current); });
     box.replaceChildren(this.scroll, this.empty, this.more);
+    this.fill([]);
   }
 
   // Rows are [key, cells]; a cell is a text, or a function that makes it once.
