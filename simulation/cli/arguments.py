@@ -43,6 +43,10 @@ def within(least: int, most: int | None = None, help: str | None = None) -> Para
 
 Count: TypeAlias = Annotated[int, within(1)]
 Seed: TypeAlias = Annotated[int, within(0)]
+TraceConfig: TypeAlias = Annotated[
+    Path | None,
+    Parameter(help="With --trace-topic: a file of Kafka's client settings, for brokers with TLS or a login."),
+]
 
 HELP_WIDTH = 80
 _MAY_BE_EMPTY = "--mutant"

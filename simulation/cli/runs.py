@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.cli.arguments import Count
+from fencepost.simulation.cli.arguments import Count, TraceConfig
 from fencepost.simulation.cli.completion import mutant_names, scenario_names
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.kernel.observers import RAISED
@@ -37,10 +37,6 @@ Settings: TypeAlias = Annotated[
 MutantName: TypeAlias = Annotated[
     str,
     Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
-]
-TraceConfig: TypeAlias = Annotated[
-    Path | None,
-    Parameter(help="With --trace-topic: a file of Kafka's client settings, for brokers with TLS or a login."),
 ]
 
 

@@ -31,10 +31,9 @@ from fencepost.coordinator.server.listener_config import (
     ListenerConfig,
 )
 from fencepost.simulation.brokers.client_config import client_security
-from fencepost.simulation.cli.arguments import Json, key_values, within
+from fencepost.simulation.cli.arguments import Json, TraceConfig, key_values, within
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
-from fencepost.simulation.cli.runs import TraceConfig
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.brokers import Brokers
@@ -136,7 +135,6 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
     SIGTERM or Ctrl-C ends it with exit code 0. Without --journal, all data is in memory and is lost.
     """
     _require("kio")
-    from fencepost.coordinator.rabbit_server.broker import StreamBroker
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.loop import new_event_loop
 
@@ -164,6 +162,8 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
         async with contextlib.AsyncExitStack() as stack:
             rabbit = None
             if given.rabbit_stream is not None:
+                from fencepost.coordinator.rabbit_server.broker import StreamBroker
+
                 rabbit = StreamBroker(host=host, ports=(given.rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
             on_ready = partial(
@@ -274,7 +274,9 @@ def _announce(
     json: bool,
     control: str | None = None,
 ) -> None:
-    """Print where clients connect."""
+    """Print where clients connect. What was made until now stays, so no garbage collection looks at it."""
+    gc.freeze()
+    gc.enable()
     ready = next(iter(broker.listening.values()))
     if json:
         print_json(

@@ -6,6 +6,8 @@ Each public method is an operation under its own name: `kafka.create_topic(...)`
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
@@ -82,17 +84,27 @@ class Place(NamedTuple):
     """Return the object of a Kafka or scope, by the variable."""
 
 
-class Operation(NamedTuple):
-    """One member of a class as an operation."""
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One member of a class as an operation. Its types are made when they are needed: that takes a while."""
 
     place: Place
     name: str
     verb: str
     description: str
-    arguments: type[msgspec.Struct]
-    result: Any
-    """The type of the result in JSON."""
     method: Callable[..., Any]
+
+    @functools.cached_property
+    def arguments(self) -> type[msgspec.Struct]:
+        """The type of the document with the arguments."""
+        title = "".join(word.title() for word in f"{self.place.key}_{self.name}".split("_"))
+        return arguments_of(f"{title}Arguments", inspect.unwrap(self.method), without=("polling",))
+
+    @functools.cached_property
+    def result(self) -> Any:
+        """The type of the result in JSON."""
+        hint = get_type_hints(inspect.unwrap(self.method))["return"]
+        return result_type(FaultState if hint is Fault else hint)
 
     @property
     def empty(self) -> Any:
@@ -153,14 +165,4 @@ def operations() -> Iterator[Operation]:
 def _operation(place: Place, name: str, member: Any) -> Operation:
     is_read = isinstance(member, property) or name in READS
     method: Any = member.fget if isinstance(member, property) else member
-    title = "".join(word.title() for word in f"{place.key}_{name}".split("_"))
-    hint = get_type_hints(inspect.unwrap(method))["return"]
-    return Operation(
-        place,
-        name,
-        "GET" if is_read else "POST",
-        inspect.getdoc(member) or "",
-        arguments_of(f"{title}Arguments", inspect.unwrap(method), without=("polling",)),
-        result_type(FaultState if hint is Fault else hint),
-        method,
-    )
+    return Operation(place, name, "GET" if is_read else "POST", inspect.getdoc(member) or "", method)

@@ -79,6 +79,35 @@ def test_the_interpreter_does_not_look_at_all_objects_again_when_it_ends() -> No
     assert frozen > 50 * left
 
 
+@pytest.mark.processes
+@pytest.mark.real
+def test_it_is_ready_soon_because_it_loads_only_what_it_needs_and_collects_no_garbage_before() -> None:
+    code = (
+        "import atexit, gc, sys\n"
+        "runs = []\n"
+        "gc.callbacks.append(lambda phase, _: runs.append(phase))\n"
+        "names = ['rich.console', 'fencepost.coordinator.rabbit_server', 'structlog']\n"
+        "import builtins; shown = builtins.print\n"
+        "atexit.register(lambda: shown([name for name in names if sys.modules.get(name)]))\n"
+        "from fencepost.simulation.cli import main\n"
+        "import fencepost.simulation.cli.output as output\n"
+        "runs.clear()\n"
+        "plain = output.print_text\n"
+        "def told(text):\n"
+        "    shown(runs, gc.isenabled(), gc.get_freeze_count() > 50_000, flush=True)\n"
+        "    plain(text)\n"
+        "output.print_text = told\n"
+        "sys.exit(main(['serve', '--port', '0', '--quick']))"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "[] True True\n"
+        assert process.stdout.readline().startswith("fencepost ready")
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+        assert process.stdout.read() == "['structlog']\n"
+
+
 @pytest.mark.real
 @pytest.mark.processes
 def test_rabbitmq_s_streams_are_served_beside() -> None:
