@@ -6,13 +6,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataValue
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.config import GroupCoordinatorConfig
 
 Answer: TypeAlias = classic.JoinGroupResponse | classic.SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -33,6 +36,14 @@ def offers_of(request: classic.JoinGroupRequest) -> Offered:
 def metadata_of(offers: Offered, protocol: str | None) -> bytes:
     """Return a member's metadata in a protocol; nothing if it does not offer that one."""
     return dict(reversed(offers)).get(protocol or "", b"")
+
+
+def request_error(request: classic.JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
+    """Return the error with which a JoinGroup is refused, whatever the state of the group."""
+    if not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
+    return ErrorCode.NONE if low <= request.session_timeout_ms <= high else ErrorCode.INVALID_SESSION_TIMEOUT
 
 
 class Deadline(NamedTuple):

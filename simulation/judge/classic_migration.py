@@ -28,6 +28,7 @@ from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge import classic_expected
 from fencepost.simulation.judge.base import OF_LOG, Finding
 from fencepost.simulation.judge.classic_account import ExpectedGroup
+from fencepost.simulation.judge.consumer_model import both, held, minus
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -86,9 +87,8 @@ class KnownConsumers:
 
     def join_error(self, request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
         """Return the error with which a JoinGroup is refused; NONE if the member may be in the group."""
-        low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-        if not low <= request.session_timeout_ms <= high:
-            return _E.INVALID_SESSION_TIMEOUT
+        if (error := classic_expected.request_error(request, config)) is not _NONE:
+            return error
         if config.group_consumer_migration_policy is _Policy.DISABLED:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         holder = self.holder_of(request.instance_id)
@@ -126,16 +126,8 @@ class KnownConsumers:
 
     def _waits(self, member: ConsumerGroupMember) -> bool:
         """Return true if another member still has partitions that the target gives to this member."""
-        target = _pairs(self.targets.get(member.member_id, ids.NO_PARTITIONS)) - _pairs(member.assigned)
-        return any(
-            target & (_pairs(each.assigned) | _pairs(each.pending_revocation))
-            for each in self.members.values()
-            if each is not member
-        )
-
-
-def _pairs(partitions: ids.Partitions) -> set[tuple[str, int]]:
-    return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}
+        missing = minus(self.targets.get(member.member_id, ids.NO_PARTITIONS), member.assigned)
+        return any(both(missing, held(each)) for each in self.members.values() if each is not member)
 
 
 def _topics(data: bytes) -> set[str] | None:
@@ -171,13 +163,12 @@ def _assigned(data: bytes) -> Named:
 class ClassicMigration:
     """Judges groups between the protocols: `before` an event is taken in, and `after` it."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
         self._known: dict[str, KnownConsumers] = {}
-        self._config: GroupCoordinatorConfig | None = None
-
-    def loaded(self, live: GroupCoordinator, config: GroupCoordinatorConfig) -> None:
-        """Take in the groups of a coordinator that has loaded."""
         self._config = config
+
+    def loaded(self, live: GroupCoordinator) -> None:
+        """Take in the groups of a coordinator that has loaded."""
         self._known = {group_id: KnownConsumers(group) for group_id, group in live.groups.items()}
 
     def has_members(self, group_id: str) -> bool:
@@ -207,7 +198,7 @@ class ClassicMigration:
         if not isinstance(event, JoinGroupRequest | SyncGroupRequest | HeartbeatRequest):
             return
         known = self._known.get(event.group_id)
-        if known is None or not known.members or self._config is None:
+        if known is None or not known.members:
             return
         got = getattr(outcome.reply, "error_code", None)
         if isinstance(event, JoinGroupRequest):
@@ -292,7 +283,6 @@ class ClassicMigration:
             or request.member_epoch != ids.JOIN_EPOCH
             or not isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
             or reply.error_code is not _E.GROUP_ID_NOT_FOUND
-            or self._config is None
         ):
             return
         if (
@@ -311,7 +301,7 @@ class ClassicMigration:
     ) -> Iterator[Finding]:
         """Findings of a classic group that has become a consumer group."""
         group_id, group, config = account.group_id, live.groups.get(account.group_id), self._config
-        if group is None or config is None:
+        if group is None:
             yield "classic-migrates", f"{group_id} has ended with members, and there is no consumer group"
             return
         if (
@@ -324,62 +314,39 @@ class ClassicMigration:
             member = group.members.get(each.member_id)
             if each.instance_id is not None and each.instance_id == event.instance_id:
                 continue  # that is the one that came back with the newer protocol
-            if member is None:
-                yield "classic-migrates", f"{each.member_id} of {group_id} was not converted"
-                continue
-            topics = _subscribed(account, each)
-            if topics is None:
-                yield (
-                    "classic-migrates",
-                    f"{group_id} was converted, though the metadata of {each.member_id} can't be read",
+            topics, right = _subscribed(account, each), None
+            if topics is not None:  # else it can't be converted
+                right = (
+                    account.generation,
+                    each.instance_id,
+                    tuple(sorted(topics)),
+                    "",
+                    {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name},
+                    each.rebalance_ms,
+                    (each.session_ms, each.offers),
                 )
-                continue
-            gone = {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name}
-            right = (
-                account.generation,
-                each.instance_id,
-                tuple(sorted(topics)),
-                "",
-                gone,
-                each.rebalance_ms,
-                (each.session_ms, each.offers),
-            )
-            found = (
+            found = member and (
                 member.member_epoch,
                 member.instance_id,
                 member.subscribed_topic_names,
                 member.subscribed_topic_regex,
                 _named(member.assigned, live.image),
                 member.rebalance_timeout_ms,
-                None
-                if member.classic is None
-                else (member.classic.session_timeout_ms, member.classic.supported_protocols),
+                member.classic and (member.classic.session_timeout_ms, member.classic.supported_protocols),
             )
-            if found != right:
+            if right is None or found != right:
                 yield (
                     "classic-migrates",
                     f"{each.member_id} of {group_id} was converted to {found} instead of {right}",
                 )
-        in_a_round = account.phase in (classic_expected.JOINING, classic_expected.SYNCING)
         left_out = _left_out(account, live.image)
-        if (in_a_round or left_out) and group.group_epoch <= account.generation:
+        least = account.phase in (classic_expected.JOINING, classic_expected.SYNCING) or bool(left_out)
+        most = least or _changes(account, event)
+        if not least <= group.group_epoch - account.generation <= most:
             yield (
                 "classic-migrates",
-                f"{group_id} was converted in {account.phase} without {left_out}, at epoch"
-                f" {group.group_epoch} as before",
-            )
-
-        if group.group_epoch > account.generation and not (
-            in_a_round or left_out or _changes(account, event)
-        ):
-            yield (
-                "classic-migrates",
-                f"{group_id} was converted at epoch {group.group_epoch}, and only a static member came back",
-            )
-        if group.group_epoch > account.generation + 1:
-            yield (
-                "classic-migrates",
-                f"{group_id} of generation {account.generation} was converted at epoch {group.group_epoch}",
+                f"{group_id} of generation {account.generation} was converted in {account.phase} without"
+                f" {left_out} at epoch {group.group_epoch}; {'a' if most else 'no'} member or topic is new",
             )
 
     def downgraded(
@@ -392,7 +359,7 @@ class ClassicMigration:
     ) -> Iterator[Finding]:
         """Findings of a consumer group that has become a classic group."""
         known, config = self._known.get(group_id), self._config
-        if known is None or config is None:
+        if known is None:
             return
         stay = {each.member_id: each for each in value.members}
         join = event if isinstance(event, JoinGroupRequest) else None
@@ -433,27 +400,24 @@ class ClassicMigration:
                 offers = classic_expected.offers_of(join)
             names = {name for name, _ in offers}
             common = names if common is None else common & names
-            right = _named(known.targets.get(member.member_id, ids.NO_PARTITIONS), live.image)
+            if member_id == came or member.classic is None:
+                continue
+            given = right = _assigned(each.assignment)
             # A member that comes back may need a new target first.
-            as_before = not came or known.assignment_epoch == known.epoch == value.generation
-            if as_before and _assigned(each.assignment) != right and member_id != came:
+            if not came or known.assignment_epoch == known.epoch == value.generation:
+                right = _named(known.targets.get(member.member_id, ids.NO_PARTITIONS), live.image)
+            said = (each.session_timeout_ms, each.rebalance_timeout_ms, each.subscription, given)
+            known_as = (
+                member.classic.session_timeout_ms,
+                member.rebalance_timeout_ms,
+                classic_expected.metadata_of(offers, value.protocol),
+                right,
+            )
+            if said != known_as:
                 yield (
                     "classic-migrates",
-                    f"{member_id} of {group_id} was converted with {_assigned(each.assignment)},"
-                    f" its target is {right}",
+                    f"{member_id} of {group_id} was converted to {said} instead of {known_as}",
                 )
-            if member_id != came and member.classic is not None:
-                said = (each.session_timeout_ms, each.rebalance_timeout_ms, each.subscription)
-                known_as = (
-                    member.classic.session_timeout_ms,
-                    member.rebalance_timeout_ms,
-                    classic_expected.metadata_of(offers, value.protocol),
-                )
-                if said != known_as:
-                    yield (
-                        "classic-migrates",
-                        f"{member_id} of {group_id} was converted to {said} instead of {known_as}",
-                    )
         if common is not None and value.protocol not in common:
             yield "classic-migrates", f"{group_id} has protocol {value.protocol}, its members share {common}"
         group = live.classic.groups.get(group_id)
@@ -471,11 +435,10 @@ class ClassicMigration:
             if group is None:
                 self._known.pop(group_id, None)
                 continue
-            known = self._known[group_id] = KnownConsumers(group)
-            config = self._config
+            known, config = KnownConsumers(group), self._config
+            self._known[group_id] = known
             if (
                 known.members
-                and config is not None
                 and config.group_consumer_migration_policy in _DOWNGRADES
                 and len(known.members) <= config.group_max_size
                 and all(each.classic is not None for each in known.members.values())

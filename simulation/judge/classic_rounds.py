@@ -55,14 +55,15 @@ from fencepost.simulation.judge.classic_expected import (
     Expected,
     nothing,
     offers_of,
+    request_error,
 )
 from fencepost.simulation.judge.classic_migration import ClassicMigration
 from fencepost.simulation.judge.commits import missing
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.simulation.kernel.observers import FindingReport, WorldView
 
 _E = ErrorCode
 _NONE = ErrorCode.NONE
@@ -128,14 +129,6 @@ def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadat
             and (value is None or isinstance(value, GroupMetadataValue))
         ):
             yield value
-
-
-def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
-    """Return the error with which a JoinGroup is refused, whatever the state of the group."""
-    if not request.group_id:
-        return _E.INVALID_GROUP_ID
-    low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
-    return _NONE if low <= request.session_timeout_ms <= high else _E.INVALID_SESSION_TIMEOUT
 
 
 def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator[Finding]:
@@ -229,7 +222,11 @@ class ClassicRounds(Judge):
         self._excused_ms = 0
         """Time at which a broker last went on after a pause, in ms: deadlines that passed before may be met
         late."""
-        self._migration = ClassicMigration()
+
+    def attach(self, world: WorldView, report: FindingReport) -> None:
+        """Start with nothing."""
+        super().attach(world, report)
+        self._migration = ClassicMigration(world.config)
 
     # -- events -------------------------------------------------------------------------------------------
 
@@ -245,7 +242,7 @@ class ClassicRounds(Judge):
                 account = ExpectedGroup.of_record(group_id, value, self.world.config, now_us // 1000)
                 self._accounts[group_id] = account
                 self._found(group_id, check_state(account, live))
-            self._migration.loaded(live, self.world.config)
+            self._migration.loaded(live)
 
     def _turn_away(self) -> None:
         """Note the members that wait: each is sent to the new coordinator."""
