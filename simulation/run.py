@@ -193,7 +193,8 @@ def run(
             loop.run_until(loop.now_us)
             failures.check()
         except BaseException as error:
-            told = not raises and not beside.failed and _is_of_the_simulated(error)
+            is_simulated = isinstance(error, Exception) and not isinstance(error, TooManyEvents)
+            told = is_simulated and not raises and not beside.failed
             if told:
                 converged, ended_us = False, loop.now_us
                 world.report(f"{RAISED}{type(error).__name__}", f"{error} ({_place(error)})")
@@ -251,10 +252,6 @@ class _Beside:
         except BaseException:
             self.failed = True
             raise
-
-
-def _is_of_the_simulated(error: BaseException) -> bool:
-    return isinstance(error, Exception) and not isinstance(error, TooManyEvents)
 
 
 def _place(error: BaseException) -> str:

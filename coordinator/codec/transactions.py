@@ -121,10 +121,6 @@ _RESULTS = Via(
 _RESULTS_OF_ONE = "results_by_topic_v3_and_below"
 
 
-def _only_results(reply: AddPartitionsReply, _: int) -> transactions.AddPartitionsToTxnResponse:
-    return reply.transactions[0][1] if reply.transactions else _results(())
-
-
 INIT_PRODUCER_ID_REQUEST = Layout(transactions.InitProducerIdRequest, {"timeout_ms": "transaction_timeout"})
 INIT_PRODUCER_ID_RESPONSE = Layout(transactions.InitProducerIdResponse, fields={"error_code": _older(4)})
 ADD_PARTITIONS_REQUEST = Layout(
@@ -152,7 +148,9 @@ ADD_PARTITIONS_RESPONSE = Layout(
         "transactions": row("transactional_id", "topic_results", fields={"topic_results": _RESULTS}),
         _RESULTS_OF_ONE: _RESULTS,
     },
-    write={_RESULTS_OF_ONE: _only_results},
+    write={
+        _RESULTS_OF_ONE: lambda reply, _: reply.transactions[0][1] if reply.transactions else _results(())
+    },
     read=lambda values, _: AddPartitionsReply(
         transactions=values["transactions"] if "transactions" in values else (("", values[_RESULTS_OF_ONE]),)
     ),

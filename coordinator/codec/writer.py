@@ -60,14 +60,6 @@ def _text(text: str) -> bytes:
     return _int16(len(raw)) + raw
 
 
-def _compact_data(data: bytes) -> bytes:
-    return _compact_size(len(data)) + data
-
-
-def _data(data: bytes) -> bytes:
-    return _int32(len(data)) + data
-
-
 def _or_null(write: Write, null: bytes) -> Write:
     return lambda value: null if value is None else write(value)
 
@@ -100,8 +92,8 @@ _FIXED: dict[str, Write] = {
 _SIZED: dict[tuple[str, bool], tuple[Write, bytes]] = {
     ("string", True): (_compact_text, b"\x00"),
     ("string", False): (_text, b"\xff\xff"),
-    ("bytes", True): (_compact_data, b"\x00"),
-    ("bytes", False): (_data, b"\xff\xff\xff\xff"),
+    ("bytes", True): (lambda data: _compact_size(len(data)) + data, b"\x00"),
+    ("bytes", False): (lambda data: _int32(len(data)) + data, b"\xff\xff\xff\xff"),
 }
 """The writer and the bytes of null, by type and flexibility."""
 _ZEROES = {"string": "", "bytes": b"", "uuid": None}

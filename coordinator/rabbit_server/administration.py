@@ -59,25 +59,19 @@ def _metadata(session: RabbitSession, frame: frames.Metadata) -> Frame:
     return frames.MetadataResponse(frame.correlation_id, known if is_any_there else (), places)
 
 
-def _route(session: RabbitSession, frame: frames.Route) -> Frame | None:
-    return response_to(frame, streams=session.catalogue.route(frame.routing_key, frame.super_stream))
-
-
-def _partitions(session: RabbitSession, frame: frames.Partitions) -> Frame | None:
-    return response_to(frame, streams=session.catalogue.partitions(frame.super_stream))
-
-
-def _stream_stats(session: RabbitSession, frame: frames.StreamStats) -> Frame | None:
-    return response_to(frame, stats=session.catalogue.stream(frame.stream).stats)
-
-
 HANDLERS: Final[Mapping[type, Handler]] = {
     frames.Create: _create,
     frames.Delete: _delete,
     frames.CreateSuperStream: _create_super_stream,
     frames.DeleteSuperStream: _delete_super_stream,
     frames.Metadata: _metadata,
-    frames.Route: _route,
-    frames.Partitions: _partitions,
-    frames.StreamStats: _stream_stats,
+    frames.Route: lambda session, frame: response_to(
+        frame, streams=session.catalogue.route(frame.routing_key, frame.super_stream)
+    ),
+    frames.Partitions: lambda session, frame: response_to(
+        frame, streams=session.catalogue.partitions(frame.super_stream)
+    ),
+    frames.StreamStats: lambda session, frame: response_to(
+        frame, stats=session.catalogue.stream(frame.stream).stats
+    ),
 }

@@ -206,10 +206,6 @@ def _query_offset(session: RabbitSession, frame: frames.QueryOffset) -> Frame | 
     return response_to(frame, offset=stored)
 
 
-def _resolve_offset_spec(session: RabbitSession, frame: frames.ResolveOffsetSpec) -> Frame | None:
-    return response_to(frame, offset=session.catalogue.stream(frame.stream).resolve(frame.offset))
-
-
 HANDLERS: Final[Mapping[type, Handler]] = {
     frames.Subscribe: _subscribe,
     frames.Credit: _credit,
@@ -217,5 +213,7 @@ HANDLERS: Final[Mapping[type, Handler]] = {
     frames.ConsumerUpdateResponse: _consumer_update_response,
     frames.StoreOffset: _store_offset,
     frames.QueryOffset: _query_offset,
-    frames.ResolveOffsetSpec: _resolve_offset_spec,
+    frames.ResolveOffsetSpec: lambda session, frame: response_to(
+        frame, offset=session.catalogue.stream(frame.stream).resolve(frame.offset)
+    ),
 }

@@ -341,7 +341,8 @@ def _changed(services: Services, resource: ChangedResource, *, incremental: bool
     """
     if max(Counter(change.name for change in resource.changes).values(), default=1) > 1:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
-    nulls = [each.name for each in resource.changes if _lacks_value(each)]
+    given = [each for each in resource.changes if each.operation != ConfigOperation.DELETE]
+    nulls = [each.name for each in given if each.value is None]
     if nulls:
         message = f"Null value not supported for : {','.join(nulls)}"
         raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
@@ -360,10 +361,6 @@ def _changed(services: Services, resource: ChangedResource, *, incremental: bool
                     ErrorCode.INVALID_REQUEST, f"Unknown operation {unknown} of config {change.name}"
                 )
     return entries
-
-
-def _lacks_value(change: ConfigChange) -> bool:
-    return change.value is None and change.operation != ConfigOperation.DELETE
 
 
 def _elements(value: str) -> list[str]:

@@ -86,11 +86,8 @@ def _own(properties: Mapping[str, str], where: str) -> dict[str, str]:
     if not key and "PRIVATE KEY-----" not in certificate:
         raise FencepostError(f"{where}: a client's certificate without its key: expected ssl.key.location")
     password = properties.get("ssl.key.password", "")
-    return {"certificate": certificate, "key": key or _keys_of(certificate), "key_password": password}
-
-
-def _keys_of(text: str) -> str:
-    return "\n".join(_KEY.findall(text))
+    key = key or "\n".join(_KEY.findall(certificate))
+    return {"certificate": certificate, "key": key, "key_password": password}
 
 
 def _login(properties: Mapping[str, str], where: str, environ: Mapping[str, str]) -> dict[str, Any]:

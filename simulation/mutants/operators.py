@@ -102,7 +102,7 @@ def _early_returns(function: Function) -> Iterator[Edit]:
     body = function.body
     first = _after_docstring(body)
     rest = body[first:]
-    if not rest or _yields(function):
+    if not rest or any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function)):
         return
     for value in _early_values(function.returns):
         if len(rest) == 1 and isinstance(rest[0], ast.Return) and _same(rest[0].value, value):
@@ -148,10 +148,6 @@ def _name(annotation: ast.expr) -> str:
 
 def _same(one: ast.expr | None, other: ast.expr) -> bool:
     return one is not None and ast.dump(one) == ast.dump(other)
-
-
-def _yields(function: Function) -> bool:
-    return any(isinstance(node, ast.Yield | ast.YieldFrom) for node in ast.walk(function))
 
 
 def _after_docstring(body: Sequence[ast.stmt]) -> int:
@@ -222,7 +218,7 @@ def _negated(statement: ast.If) -> Iterator[Edit]:
     test = statement.test
     if isinstance(test, ast.Compare) and len(test.ops) == 1 and not isinstance(test.ops[0], _BOUNDS):
         return  # the operator of the comparison does the same
-    if _names_type_checking(test):
+    if isinstance(test, ast.Name) and test.id == "TYPE_CHECKING":
         return
 
     def put(node: ast.expr) -> None:
@@ -234,10 +230,6 @@ def _negated(statement: ast.If) -> Iterator[Edit]:
         else ast.UnaryOp(ast.Not(), test)
     )
     yield _replacing("swap-branches", _Place(statement.lineno, put), test, negated)
-
-
-def _names_type_checking(test: ast.expr) -> bool:
-    return isinstance(test, ast.Name) and test.id == "TYPE_CHECKING"
 
 
 def _expressions(statement: ast.stmt, line: int) -> Iterator[Edit]:
@@ -331,7 +323,8 @@ def _boolean(node: ast.BoolOp, place: _Place) -> Iterator[Edit]:
 def _arithmetic(node: ast.BinOp, place: _Place) -> Iterator[Edit]:
     if isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant | ast.JoinedStr):
         return
-    if any(isinstance(side, ast.JoinedStr) or _is_text(side) for side in (node.left, node.right)):
+    sides = [each.value if isinstance(each, ast.Constant) else each for each in (node.left, node.right)]
+    if any(isinstance(side, ast.JoinedStr | str | bytes) for side in sides):
         return
     yield _replacing("drop-operand", place, node, node.left)
     if _is_number(node.left) or _is_number(node.right):
@@ -339,10 +332,6 @@ def _arithmetic(node: ast.BinOp, place: _Place) -> Iterator[Edit]:
             yield _replacing("plus-minus", place, node, ast.BinOp(node.left, ast.Sub(), node.right))
         elif isinstance(node.op, ast.Sub):
             yield _replacing("plus-minus", place, node, ast.BinOp(node.left, ast.Add(), node.right))
-
-
-def _is_text(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -5,6 +5,7 @@ Some are bugs that Kafka had, with their issue numbers; the others have no repor
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -37,22 +38,30 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Mutants, Original, instead_of
+from fencepost.simulation.mutants.mutant import Mutants, Original
 
 _Targets = Mapping[MemberId, Partitions]
 
 
-def _with_uniform(change: Callable[[Assignor, GroupSpec], _Targets]) -> Callable[[Any], Any]:
-    """The uniform assignor, changed."""
-
-    def replace(built_in: Mapping[str, Assignor]) -> Mapping[str, Assignor]:
-        uniform = built_in["uniform"]
-        return {**built_in, "uniform": lambda spec: change(uniform, spec)}
-
-    return replace
+SLIPS: Final = Mutants()
 
 
+def _assignor(name: str, expected: str) -> Callable[[Callable[[Assignor, GroupSpec], _Targets]], Any]:
+    """Return a decorator of a changed uniform assignor, which takes the original one before the group."""
+
+    def add(change: Callable[[Assignor, GroupSpec], _Targets]) -> Any:
+        def replace(built_in: Mapping[str, Assignor]) -> Mapping[str, Assignor]:
+            return {**built_in, "uniform": functools.partial(change, built_in["uniform"])}
+
+        replace.__doc__ = change.__doc__
+        return SLIPS.bug(name, expected, CHURN, (assignors, "BUILT_IN"))(replace)
+
+    return add
+
+
+@_assignor("partition-forgotten", "target-covers")
 def _forgets_a_partition(uniform: Assignor, spec: GroupSpec) -> _Targets:
+    """The assignor assigns one partition to no member."""
     targets = dict(uniform(spec))
     for member_id, partitions in targets.items():
         if partitions:
@@ -63,7 +72,9 @@ def _forgets_a_partition(uniform: Assignor, spec: GroupSpec) -> _Targets:
     return targets
 
 
+@_assignor("partition-given-twice", "target-exclusive")
 def _gives_a_partition_twice(uniform: Assignor, spec: GroupSpec) -> _Targets:
+    """The assignor gives a partition to two members."""
     targets = dict(uniform(spec))
     first, *others = targets
     for member_id in others:
@@ -75,7 +86,9 @@ def _gives_a_partition_twice(uniform: Assignor, spec: GroupSpec) -> _Targets:
     return targets
 
 
+@_assignor("all-to-one", "target-balanced")
 def _gives_everything_to_one(_: Assignor, spec: GroupSpec) -> _Targets:
+    """The assignor gives a whole topic to one member."""
     targets: dict[MemberId, dict[str, tuple[int, ...]]] = {}
     for topic_id, count in spec.partitions.items():
         owner = next(m for m, topics in spec.subscriptions.items() if topic_id in topics)
@@ -83,58 +96,10 @@ def _gives_everything_to_one(_: Assignor, spec: GroupSpec) -> _Targets:
     return targets
 
 
+@_assignor("restless-assignor", "target-sticky")
 def _forgets_the_target_before(uniform: Assignor, spec: GroupSpec) -> _Targets:
+    """The assignor ignores the previous target."""
     return uniform(msgspec.structs.replace(spec, targets={}))
-
-
-def _assignor(
-    name: str, summary: str, expected: str, change: Callable[[Assignor, GroupSpec], _Targets]
-) -> Mutant:
-    patch = instead_of(assignors, "BUILT_IN", _with_uniform(change))
-    return Mutant(name, UNREPORTED, summary, (expected,), CHURN, (patch,))
-
-
-SLIPS: Final = Mutants()
-
-
-SLIPS.append(
-    _assignor(
-        "partition-forgotten",
-        "The assignor assigns one partition to no member.",
-        "target-covers",
-        _forgets_a_partition,
-    )
-)
-
-
-SLIPS.append(
-    _assignor(
-        "partition-given-twice",
-        "The assignor gives a partition to two members.",
-        "target-exclusive",
-        _gives_a_partition_twice,
-    )
-)
-
-
-SLIPS.append(
-    _assignor(
-        "all-to-one",
-        "The assignor gives a whole topic to one member.",
-        "target-balanced",
-        _gives_everything_to_one,
-    )
-)
-
-
-SLIPS.append(
-    _assignor(
-        "restless-assignor",
-        "The assignor ignores the previous target.",
-        "target-sticky",
-        _forgets_the_target_before,
-    )
-)
 
 
 @SLIPS.bug(

@@ -99,10 +99,6 @@ def _sync(request: classic.SyncGroupRequest) -> int:
     return generation + _texts(texts) + _length(len(request.assignments)) + assignments
 
 
-def _sync_answer(reply: classic.SyncGroupResponse) -> int:
-    return _texts((reply.protocol_type, reply.protocol_name)) + _data(reply.assignment)
-
-
 def _classic_heartbeat(request: classic.HeartbeatRequest) -> int:
     generation = 4
     return generation + _texts((request.group_id, request.member_id, request.instance_id))
@@ -125,7 +121,9 @@ _BODIES: Final[dict[type, Callable[[Any], int]]] = {
     classic.JoinGroupRequest: _join,
     classic.JoinGroupResponse: _join_answer,
     classic.SyncGroupRequest: _sync,
-    classic.SyncGroupResponse: _sync_answer,
+    classic.SyncGroupResponse: lambda reply: (
+        _texts((reply.protocol_type, reply.protocol_name)) + _data(reply.assignment)
+    ),
     classic.HeartbeatRequest: _classic_heartbeat,
     classic.HeartbeatResponse: lambda _: 0,
     consumer.LeaveGroupRequest: _leave,

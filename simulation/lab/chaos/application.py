@@ -81,17 +81,9 @@ def one_expression(topics: Sequence[str], pattern: str) -> str:
     return "|".join((f"({pattern})", *(re.escape(topic) for topic in topics)))
 
 
-def _skip(handed: list[Run[R]]) -> list[Run[R]]:
-    return [(partition, run[1:]) for partition, run in handed if len(run) > 1]
-
-
-def _twice(handed: list[Run[R]]) -> list[Run[R]]:
-    return [*handed, *handed]
-
-
 FLAWS: dict[str, Callable[[list[Run[R]]], list[Run[R]]]] = {
     "": lambda handed: handed,
-    "skip": _skip,
-    "twice": _twice,
+    "skip": lambda handed: [(partition, run[1:]) for partition, run in handed if len(run) > 1],
+    "twice": lambda handed: [*handed, *handed],
 }
 """Flaws that an application can have, to test whether the judges notice."""

@@ -109,7 +109,9 @@ class _File(msgspec.Struct, kw_only=True):
 
 def keep(run: AnyRun, result: ChaosResult, path: Path) -> None:
     """Write a run and its result to a file."""
-    encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+    encode = msgspec.msgpack.Encoder(
+        enc_hook=lambda value: {name: getattr(value, name) for name in value.__slots__}
+    ).encode
     file = _File(format=_FORMAT, protocol=run.scenario.protocol, run=msgspec.Raw(encode(run)), result=result)
     path.write_bytes(gzip.compress(encode(file), mtime=0))
 
@@ -125,7 +127,9 @@ def kept(path: Path) -> tuple[AnyRun, ChaosResult]:
         if file.format != _FORMAT:
             raise FencepostError(f"{path} has the format {file.format!r}: expected {_FORMAT!r}")
         kind: Any = KeptRun[StreamsScenario] if file.protocol == "streams" else KeptRun[Scenario]
-        run: AnyRun = msgspec.msgpack.decode(file.run, type=kind, dec_hook=_value)
+        run: AnyRun = msgspec.msgpack.decode(
+            file.run, type=kind, dec_hook=lambda kind, fields: kind(**fields)
+        )
     except TooLong:
         raise FencepostError(f"{path} is longer than {MAX_BYTES} bytes when it is decompressed") from None
     except (ValueError, zlib.error, EOFError, RecursionError) as error:
@@ -133,14 +137,6 @@ def kept(path: Path) -> tuple[AnyRun, ChaosResult]:
             f"{path} is not a run that `fencepost chaos --keep` of this version wrote: {error}"
         ) from error
     return run, file.result
-
-
-def _plain(value: Any) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in value.__slots__}
-
-
-def _value(kind: type, fields: dict[str, Any]) -> Any:
-    return kind(**fields)
 
 
 def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | None = None) -> RunJudgement:

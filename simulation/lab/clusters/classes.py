@@ -72,7 +72,7 @@ async def _ran(words: Sequence[str], home: Path) -> bool:
     process = start_program(words, log)
     try:
         async with asyncio.timeout(RECORD_SECONDS):
-            while process.poll() is None and not _is_up(log):  # noqa: ASYNC110  # a process sends no notice
+            while process.poll() is None and _STARTED not in log.read_bytes():  # noqa: ASYNC110  # no notice comes
                 await asyncio.sleep(0.05)
             process.terminate()
             while process.poll() is None:  # noqa: ASYNC110
@@ -84,7 +84,3 @@ async def _ran(words: Sequence[str], home: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return True
-
-
-def _is_up(log: Path) -> bool:
-    return _STARTED in log.read_bytes()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -653,11 +653,9 @@ def _expected(step: CreateTopicStep | Grow | DeleteTopicStep, partitions: int | 
 
 def _targets(described: consumer.ConsumerGroupDescribeResponse) -> dict[MemberId, Partitions]:
     return {
-        member.member_id: partitions_of(_pairs(member.target_assignment))
+        member.member_id: partitions_of(
+            (topic.topic_id, number) for topic in member.target_assignment for number in topic.partitions
+        )
         for group in described.groups
         for member in group.members
     }
-
-
-def _pairs(topics: tuple[consumer.DescribedPartitions, ...]) -> Iterator[tuple[TopicId, int]]:
-    return ((topic.topic_id, number) for topic in topics for number in topic.partitions)

@@ -146,8 +146,8 @@ class _Telling:
         return self._of_attributes(value, kind)
 
     def _of_attributes(self, value: Any, kind: type) -> Frozen:
-        if _cannot_change(kind):
-            if _names_requests(kind):
+        if issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen:
+            if _plan(kind).tokens:
                 return _VALUE, kind, self._attributes(value)
             return self._freezer.keep((kind, self._attributes(value)), value)
         number = self._seen.get(id(value))
@@ -234,14 +234,6 @@ def _distance(length_ms: int) -> int:
     if length_ms <= 0:
         return 0
     return length_ms if length_ms <= _NEAR_MS else _FAR_MS if length_ms <= _FAR_MS else _FARTHEST_MS
-
-
-def _cannot_change(kind: type) -> bool:
-    return issubclass(kind, msgspec.Struct) and kind.__struct_config__.frozen
-
-
-def _names_requests(kind: type) -> bool:
-    return bool(_plan(kind).tokens)
 
 
 class _Plan(NamedTuple):

@@ -112,12 +112,12 @@ def _noted(keys: Iterable[RunKey]) -> Iterator[HealthyRun]:
 
 
 def runs_for(mutant: AutomaticMutant, healthy: Sequence[HealthyRun], most: int) -> list[HealthyRun]:
-    """Return the first runs that reach the mutant's statement, at most `most`."""
+    """Return the first runs that reach the mutant's statement, at most `most`, without their statements."""
     place = mutant.module, mutant.statement
     found = []
     for each in healthy:
         if place in each.reached:
-            found.append(each)
+            found.append(msgspec.structs.replace(each, reached=frozenset()))
             if len(found) == most:
                 break
     return found

@@ -95,7 +95,7 @@ def make_matrix(path: Path, *, progress: Callable[[int], None], processes: int) 
     take(process_map(known_row, list(MUTANTS), processes))
     sample = _sample()
     noted = noted_runs(schedule(names, _NOTED_SEEDS)) if sample else []
-    work = [(each.name, each.core, _without_notes(runs_for(each, noted, RUNS))) for each in sample]
+    work = [(each.name, each.core, runs_for(each, noted, RUNS)) for each in sample]
     with ThreadPool(processes) as pool:  # each row has a process of its own
         take(pool.imap_unordered(automatic_row, work))
     encode = msgspec.json.Encoder().encode
@@ -108,10 +108,6 @@ def _sample() -> list[AutomaticMutant]:
     return [
         each for core in CORES for each in chosen_mutants(SAMPLE.get(core, _OF_OTHERS)) if each.core == core
     ]
-
-
-def _without_notes(runs: Iterable[HealthyRun]) -> list[HealthyRun]:
-    return [msgspec.structs.replace(each, reached=frozenset()) for each in runs]
 
 
 def healthy_row(scenario: str, seeds: int = HEALTHY_SEEDS) -> MatrixRow:

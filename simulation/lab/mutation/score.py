@@ -154,7 +154,7 @@ def judge_all(
             judgements=[],
             left_out=[f"{each.scenario}, seed {each.seed}" for each in healthy if each.violations],
         )
-        work = [(each, _without_statements(runs_for(each, sound, seeds))) for each in mutants]
+        work = [(each, runs_for(each, sound, seeds)) for each in mutants]
         for judgement in _on_spark(
             spark, "mutants", _judged, work, shown, a_slice=_A_SLICE, a_batch=_A_BATCH
         ):
@@ -166,10 +166,6 @@ def judge_all(
 def _rounds(seeds: int) -> int:
     """Return how many seeds the scenarios get, so that mutants that few of them reach have enough runs."""
     return max(1, -(-seeds // 4))
-
-
-def _without_statements(runs: list[HealthyRun]) -> list[HealthyRun]:
-    return [msgspec.structs.replace(each, reached=frozenset()) for each in runs]
 
 
 def _healthy(keys: Sequence[RunKey]) -> Iterator[HealthyRun]:
