@@ -237,6 +237,12 @@ class MemberDriver(MachineShell, abc.ABC):
         if self.on_change is not None:
             self.on_change()
 
+    def _moved(self, action: Any) -> None:
+        """Report an arrow that the member took."""
+        if self._observer is not None:
+            self._observer.on_state(action.event, action.source, action.target)
+        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
+
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MachineShell._PERFORM,
         RaiseToApplication: _raise_to_application,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
@@ -112,16 +111,11 @@ class ClassicDriver(MemberDriver):
         reply = self._transport.partition_counts(action.topics)
         reply.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
 
-    def _moved(self, action: ClassicMoved) -> None:
-        if self._observer is not None:
-            self._observer.on_state(action.event, action.source, action.target)
-        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
-
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MemberDriver._PERFORM,
         SendGroupRequest: _send_group_request,
         CountPartitions: _count_partitions,
-        ClassicMoved: _moved,
+        ClassicMoved: MemberDriver._moved,
     }
 
 

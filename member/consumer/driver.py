@@ -7,7 +7,6 @@ of the response feeds the machine.
 from __future__ import annotations
 
 import functools
-import logging
 import random
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
@@ -100,14 +99,9 @@ class ConsumerDriver(MemberDriver):
     def _discard(reply: Reply[Any]) -> None:
         outcome_of(reply)
 
-    def _moved(self, action: ConsumerMoved) -> None:
-        if self._observer is not None:
-            self._observer.on_state(action.event, action.source, action.target)
-        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
-
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MemberDriver._PERFORM,
         SendHeartbeat: _send_heartbeat,
         ResolveTopicNames: _resolve_topic_names,
-        ConsumerMoved: _moved,
+        ConsumerMoved: MemberDriver._moved,
     }

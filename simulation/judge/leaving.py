@@ -208,17 +208,11 @@ class MembershipEnd:
     def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
         """Note that the process has ended in good order."""
         yield from self.lingers(now_us)
-        if self._in_flight is not None and now_us - self._since_us < limit_us:
+        if (self._in_flight is not None or self._owes) and now_us - self._since_us < limit_us:
             yield (
                 "leaves-told",
                 f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
-                " coordinator has not responded to the leave",
-            )
-        elif self._owes and now_us - self._since_us < limit_us:
-            yield (
-                "leaves-told",
-                f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
-                " coordinator does not know",
+                f" coordinator {'does not know' if self._in_flight is None else 'has not responded'}",
             )
 
 
