@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
 
-STOPPING: Final = "stopping: ending Spark takes some seconds"
+STOPPING: Final = "stopping: ending Spark, if it runs, takes some seconds"
 
 
 @contextlib.contextmanager

@@ -34,6 +34,8 @@ class EarlyRuns(contextlib.ExitStack):
             (self.enter_context(child_for(job)), PartFiles(root, f"{prefix}{number:03d}"))
             for number in range(processes)
         ]
+        for _, parts in self._lanes:
+            self.callback(parts.flush)  # after an interrupt, too
 
     def do(
         self,

@@ -71,6 +71,20 @@ def test_runs_under_way_are_finished_after_others_are_left_to_spark(job: JobSpec
     assert seeds(tmp_path) == begun
 
 
+def test_an_interrupt_leaves_the_runs_that_had_ended(job: JobSpec, tmp_path: Path) -> None:
+    ended: list[int] = []
+
+    def leave() -> bool:
+        if ended:
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt), EarlyRuns(job, 2) as early:
+        early.do(TASKS, lambda task, seconds: ended.append(task.seed), leave=leave)
+    assert seeds(tmp_path) == sorted(ended)
+    assert not any(path.name.endswith(".journal") for path in (tmp_path / "runs").iterdir())
+
+
 def test_runs_that_are_not_finished_in_time_leave_nothing(job: JobSpec, tmp_path: Path) -> None:
     with EarlyRuns(job, 2) as early:
         assert early.do(TASKS, lambda *_: pytest.fail("a run ended"), until=time.time()) == []
