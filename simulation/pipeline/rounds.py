@@ -149,9 +149,10 @@ class RunTimes(msgspec.Struct, frozen=True):
 _RESERVE: Final = 0.05
 """The share of the time that is kept for measuring the runs; at least `_LEAST_RESERVE_S` seconds."""
 _LEAST_RESERVE_S: Final = 5.0
+_MEASURE: Final = 0.6
 _END: Final = 0.1
-"""The time that a process takes to end, as a share of the time that it took to start: a busy machine delays
-both."""
+"""The times that measuring and the end of the process take at least, as shares of the time that its start
+took: a busy machine delays all of them."""
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
@@ -160,24 +161,24 @@ class TimeLimit(msgspec.Struct, frozen=True):
     seconds: float
     began: float
     """On the clock of `wall_clock`."""
-    end_s: float = 0.0
-    """The time that is kept for the end of the process."""
+    start_s: float = 0.0
+    """The time that the start of the process took."""
 
     @property
     def started(self) -> TimeLimit:
         """The limit for a process that has started just now."""
-        return msgspec.structs.replace(self, end_s=_END * (wall_clock() - self.began))
+        return msgspec.structs.replace(self, start_s=wall_clock() - self.began)
 
     @property
     def left_s(self) -> float:
         """The seconds that are left for runs: some are kept for measuring them."""
-        reserve = max(_LEAST_RESERVE_S, _RESERVE * self.seconds)
+        reserve = max(_LEAST_RESERVE_S, _RESERVE * self.seconds, _MEASURE * self.start_s)
         return max(0.0, self.ends - reserve - wall_clock())
 
     @property
     def ends(self) -> float:
         """The end of the plan, on the clock of `wall_clock`."""
-        return self.began + self.seconds - self.end_s
+        return self.began + self.seconds - _END * self.start_s
 
     def __str__(self) -> str:
         return f"within {Duration(round(self.seconds * 1_000_000))}"

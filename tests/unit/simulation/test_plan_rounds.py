@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fencepost.simulation.analyses.outages import Traffic, outage_cost
+from fencepost.simulation.pipeline import rounds
 from fencepost.simulation.pipeline.question import ask, choices
 from fencepost.simulation.pipeline.rounds import (
     LOOKS,
@@ -161,6 +162,14 @@ def test_partitions_that_follow_each_other_are_not_down_at_once():
     nothing = np.array([], np.int64)
     free = outage_cost(nothing, nothing, nothing, begin_us=5, end_us=9, partitions=3, traffic=Traffic(1, 2))
     assert (free.most_down, free.down_s, free.lag_peak, free.lag_gone_s) == (0, 0, 0, 0)
+
+
+def test_a_slow_start_leaves_more_time_for_measuring_and_for_the_end(monkeypatch):
+    monkeypatch.setattr(rounds, "wall_clock", lambda: 120.0)
+    quick = TimeLimit(60.0, 119.0).started
+    assert (quick.ends, quick.left_s) == (pytest.approx(178.9), pytest.approx(53.9))
+    slow = TimeLimit(60.0, 100.0).started
+    assert (slow.ends, slow.left_s) == (pytest.approx(158.0), pytest.approx(26.0))
 
 
 def test_a_time_limit_tells_what_is_open() -> None:
