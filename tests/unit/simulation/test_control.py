@@ -176,6 +176,35 @@ async def test_events_as_a_stream_that_resumes(http: httpx.AsyncClient, kafka: E
     assert [row["seq"] for row in await done(http.get("/events?since=1"))][:1] == [2]
 
 
+async def test_steady_heartbeats_are_left_out_if_asked_for(
+    http: httpx.AsyncClient, kafka: EmbeddedKafka
+) -> None:
+    one = WireMember(kafka.bootstrap_servers, "g", "m")
+    one.join("orders")
+    one.confirm()
+    for _ in range(5):
+        await asyncio.to_thread(one.heartbeat)
+    every, some = await done(http.get("/events")), await done(http.get("/events?steady=false"))
+    assert len(every) > len(some)
+    left_out = [row for row in every if row not in some]
+    assert {(row["kind"], row["detail"].split()[0]) for row in left_out} == {("heartbeat", "keepalive")}
+    app = ControlApp(ServedKafka(kafka.thread, kafka.endpoint))
+    sent = await anext(app._sent(ServedKafka(kafka.thread, kafka.endpoint), 0, has_steady=False))
+    assert sent.count(b"data: ") == len(some)
+
+
+async def test_the_page_is_given_to_all_and_may_load_nothing_from_elsewhere(kafka: EmbeddedKafka) -> None:
+    async with served(kafka, "secret") as http:
+        page = await http.get("/", headers={"Sec-Fetch-Site": "cross-site"})
+        policy = page.headers["content-security-policy"]
+        assert (page.status_code, 'data-token="needed"' in page.text) == (200, True)
+        assert policy.startswith("default-src 'none'; ")
+        assert "connect-src 'self'; frame-ancestors 'none'" in policy
+        assert "secret" not in page.text
+        assert "http://" not in page.text.replace("http://www.w3.org", "")
+        await refused(http.get("/openapi.json"), 401)
+
+
 def test_rows_are_taken_from_the_nearer_end(kafka: EmbeddedKafka) -> None:
     for number in range(9):
         kafka.create_topic(f"t{number}")
@@ -271,6 +300,10 @@ async def test_prometheus_own_parser_reads_the_metrics(http: httpx.AsyncClient, 
         assert found["fencepost_log_end_offset", "2", "orders"] == 5
         assert found["fencepost_broker_up", "1"] == 1
         assert found["fencepost_violations_total",] == 0
+    chosen = await http.get(
+        "/metrics", params={"name[]": ["fencepost_group_lag", "fencepost_requests_total"]}
+    )
+    assert {each.name for each in text_families(chosen.text)} == {"fencepost_group_lag", "fencepost_requests"}
 
 
 def test_the_end_of_a_scope_waits_for_coordinators_that_load() -> None:

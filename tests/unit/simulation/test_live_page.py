@@ -7,14 +7,23 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
 
 from fencepost import EmbeddedKafka
+from fencepost.simulation.control.documents import shown
 from fencepost.simulation.control.operations import operations
 from fencepost.simulation.control.serving import TOKEN_VARIABLE, ControlAddress, controlled
+from fencepost.simulation.report import palette
+from fencepost.simulation.report.model import TracedRun
+from fencepost.simulation.report.page import part as part_of_pages
+from fencepost.simulation.report.timeline import encode_run
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.trace.schema import Row
 from tests.browsing import PATIENCE_MS, chromium, expect, expect_text, needs_chromium
 
 pytestmark = needs_chromium
@@ -32,15 +41,14 @@ def control_of(kafka: EmbeddedKafka) -> Iterator[str]:
             url.set_result(address)
             await stop.wait()
 
+    async def end() -> None:
+        over.result().set()
+
     serving = kafka.thread.submit(serve())
     try:
         yield url.result()
-
-        async def end() -> None:
-            over.result().set()
-
-        kafka.thread.submit(end()).result()
     finally:
+        kafka.thread.submit(end()).result()
         serving.result()
 
 
@@ -73,8 +81,23 @@ def a_member(kafka: EmbeddedKafka, name: str) -> Iterator[Consumer]:
         consumer.close()
 
 
+SCENARIOS = ("swarm", "slow-callbacks-and-poll-timeouts")
+
+
 @pytest.fixture(scope="module")
-def browser(processes: None) -> Iterator[Any]:
+def traces() -> dict[str, list[Row]]:
+    """The rows of some runs, made while no other event loop runs."""
+    found: dict[str, list[Row]] = {}
+    for name in SCENARIOS:
+        rows: list[Row] = []
+        run(load_any(name, duration="3m"), 5, trace=SimpleNamespace(write=rows.extend))
+        found[name] = [Row._make(row) for row in rows]
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser(processes: None, traces: dict[str, list[Row]]) -> Iterator[Any]:
+    assert traces
     with chromium() as found:
         yield found
 
@@ -96,10 +119,12 @@ def context(browser: Any) -> Iterator[Any]:
 def opened(context: Any, url: str) -> Iterator[Any]:
     """The page; it is closed before the server, which it would miss."""
     page = context.new_page()
-    page.goto(url + "/")
-    page.wait_for_selector("html[data-ready]", state="attached")
-    yield page
-    page.close()
+    try:
+        page.goto(url + "/")
+        page.wait_for_selector("html[data-ready]", state="attached")
+        yield page
+    finally:
+        page.close()
 
 
 def part(page: Any, name: str) -> Any:
@@ -136,6 +161,41 @@ def test_a_member_joins_is_fenced_by_a_button_and_returns(context: Any, kafka: E
             expect_text(part(page, "requests"), "ConsumerGroupHeartbeat")
 
 
+LANES = """lanes => lanes.map((lane) => [
+  lane.name, lane.section, lane.states, lane.views, lane.downs, lane.shared, lane.steps,
+  lane.callbacks.map(({ from, until, sort }) => [from, until, sort]),
+  lane.epochs.map(({ t, epoch }) => [t, epoch]),
+  lane.owned.map(({ partition, from, until, late, owner }) => [partition, from, until, late, owner.name]),
+])"""
+
+
+@pytest.mark.parametrize("at_once", [1, 50])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_run_that_grows_has_the_lanes_of_a_whole_run(
+    browser: Any, traces: dict[str, list[Row]], scenario: str, at_once: int
+) -> None:
+    rows = traces[scenario]
+    page = browser.new_page()
+    scripts = ("words.js", "lane.js", "run-data.js", "live-run.js")
+    page.add_script_tag(content="\n".join([palette.script(), *map(part_of_pages, scripts)]))
+    packed = encode_run(TracedRun(run_id="r", title="r", rows=rows))
+    whole = page.evaluate(f"run => ({LANES})(new Run(run).lanes)", packed)
+    grow = f"""([rows, step, end]) => {{
+      const run = new LiveRun("g", new Map());
+      for (let at = 0; at < rows.length; at += step) run.add(rows.slice(at, at + step));
+      run.endAt(end, 1);
+      run.close();
+      return ({LANES})(run.lanes);
+    }}"""
+    grown = page.evaluate(grow, [[shown(row) for row in rows], at_once, rows[-1].t_us])
+    page.close()
+    assert len(whole) > 15
+    assert {name for name, *_ in grown} == {name for name, *_ in whole}
+    found = {lane[0]: lane for lane in grown}
+    for lane in whole:
+        assert found[lane[0]] == lane
+
+
 def test_all_operations_can_be_called_by_keyboard_alone(context: Any, kafka: EmbeddedKafka) -> None:
     with control_of(kafka) as url, opened(context, url) as page:
         offered = {each.get_attribute("value") for each in part(page, "operation").locator("option").all()}
@@ -154,7 +214,7 @@ def test_all_operations_can_be_called_by_keyboard_alone(context: Any, kafka: Emb
         expect_text(part(page, "told"), "create topic refunds, 3: done")
         assert kafka.topics() == {"orders": 4, "refunds": 3}
 
-        fault = kafka.add_fault("delay", "Fetch", seconds=1, group="billing", times=None)
+        fault = kafka.add_fault("delay", "OffsetCommit", seconds=1, group="billing", times=None)
         expect_text(part(page, "faults"), "delay")
         part(page, "faults").get_by_role("button", name="remove").press("Enter")
         expect_text(part(page, "faults"), "No fault is in force")
