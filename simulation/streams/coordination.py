@@ -224,10 +224,18 @@ class StreamsCoordination(Judge):
 
     def _wait(self, now_ms: int) -> None:
         """A member joins: the first one of an empty group starts the wait for others."""
-        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
         is_first = self._known is None or not self._known.members
-        if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
+        if is_first and now_ms >= self._delays_end_ms[0]:
             self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
+
+    @property
+    def _delays_end_ms(self) -> tuple[int, int]:
+        """Times until which a first target, and another one, are delayed, in ms; -1 without a delay."""
+        config, since_ms, last_ms = self.world.config, self._waiting_ms, self._assigned_ms
+        return (
+            -1 if since_ms is None else since_ms + config.group_streams_initial_rebalance_delay_ms,
+            -1 if last_ms is None else last_ms + config.group_streams_assignment_interval_ms,
+        )
 
     def _failed(self, request: streams.StreamsGroupHeartbeatRequest, now_ms: int) -> None:
         """Follow a heartbeat whose records were not written: only what no record holds has changed."""
@@ -431,32 +439,22 @@ class StreamsCoordination(Judge):
 
     def _delays(self, known: KnownStreamsGroup | None, group: StreamsGroup, now_ms: int) -> Iterator[Finding]:
         """Yield a first target that comes too early, or that is delayed without a reason."""
-        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
-        interval_ms = self.world.config.group_streams_assignment_interval_ms
+        due_ms, free_ms = self._delays_end_ms
         new = known is not None and group.assignment_epoch != known.assignment_epoch
-        waits = self._waiting_ms is not None and now_ms < self._waiting_ms + delay_ms
-        if new and group.members and waits:
+        if new and group.members and now_ms < due_ms:
             yield "streams-delays", "a target is computed while the group waits for its first members"
-        pause_ms = 0 if self._assigned_ms is None else self._assigned_ms + interval_ms - now_ms
-        if new and group.members and pause_ms > 0:
-            yield "streams-delays", f"a target is computed {pause_ms} ms before the interval is over"
-        due_ms = None if self._waiting_ms is None else self._waiting_ms + delay_ms
+        if new and group.members and now_ms < free_ms:
+            yield "streams-delays", f"a target is computed {free_ms - now_ms} ms before the interval is over"
         several = known is not None and len(known.members) > 1
-        paused = (
-            due_ms is not None and self._assigned_ms is not None and due_ms < self._assigned_ms + interval_ms
-        )
-        if new and several and not paused and due_ms is not None and now_ms > due_ms + _PROMPT_MS:
+        if new and several and due_ms >= free_ms and 0 <= due_ms < now_ms - _PROMPT_MS:
             yield "streams-delays", f"the first target comes {now_ms - due_ms} ms after the initial delay"
         if group.assignment_epoch > 1 and (known is None or new):
             self._assigned_ms = now_ms
 
     def _put_off(self, group: StreamsGroup, now_ms: int) -> Iterator[Finding]:
         """Yield a target that a heartbeat could have computed, and did not."""
-        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
-        interval_ms = self.world.config.group_streams_assignment_interval_ms
-        waits = self._waiting_ms is not None and now_ms <= self._waiting_ms + delay_ms
-        paused = self._assigned_ms is not None and now_ms < self._assigned_ms + interval_ms
-        if group.assignment_epoch < group.group_epoch and not waits and not paused:
+        due_ms, free_ms = self._delays_end_ms
+        if group.assignment_epoch < group.group_epoch and now_ms > due_ms and now_ms >= free_ms:
             yield "streams-delays", f"no target is computed for epoch {group.group_epoch}, and nothing waits"
 
     def _late(self, group: StreamsGroup | None, now_ms: int) -> None:
@@ -476,12 +474,9 @@ class StreamsCoordination(Judge):
             if revokes_ms > group.members[member_id].rebalance_timeout_ms + _LATE_MS:
                 self.report("streams-sessions", f"{member_id} has not confirmed for {revokes_ms} ms")
                 self._revoking_ms[member_id] = now_ms
-        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
-        if self._waiting_ms is not None and now_ms > self._waiting_ms + delay_ms + _LATE_MS:
+        if 0 <= self._delays_end_ms[0] < now_ms - _LATE_MS:
             if group.members and group.assignment_epoch < group.group_epoch:  # else all have left meanwhile
-                self.report(
-                    "streams-delays", f"the group waits for its first members for more than {delay_ms} ms"
-                )
+                self.report("streams-delays", "the group waits for its first members after the initial delay")
             self._waiting_ms = None
 
     # -- the journal ----------------------------------------------------------------------------------------
