@@ -202,8 +202,9 @@ def carry_out(
     )
 
 
-SPARK_PAYS_S = 60.0
-"""Time from which on the rest of the runs is worth Spark's start on this machine, in seconds."""
+SPARK_PAYS_S = 120.0
+"""Time from which on the rest of the runs is worth Spark's start on this machine, in seconds. A session that
+has started takes over even if only a quarter of that is left."""
 
 
 class OpenCampaign:
@@ -271,10 +272,12 @@ class OpenCampaign:
 
             def leave() -> bool:
                 advance(0, share := shares.of(done, self.cores))
-                if until is not None or not done or time_left(wall_clock() - began, share) < SPARK_PAYS_S:
+                if until is not None or not done:
                     return False
-                self.session.begin()
-                return self.session.is_up
+                left_s = time_left(wall_clock() - began, share)
+                if left_s > SPARK_PAYS_S:
+                    self.session.begin()
+                return self.session.is_up and left_s > SPARK_PAYS_S / 4
 
             if self._early is not None:
                 left = self._early.do(tasks, ended, until=until, leave=leave)
