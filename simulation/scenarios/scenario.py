@@ -396,7 +396,7 @@ class HttpFault(_Fault, frozen=True, tag="http-fault"):
         "delay",
         "repeat",
     )
-    """What may happen, of which one is drawn."""
+    """Kinds of faults, of which one is drawn."""
 
 
 Fault: TypeAlias = (
