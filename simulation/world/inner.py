@@ -26,7 +26,7 @@ from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.network import LOOPBACK
-from fencepost.simulation.world.places import place_in, stack_of, user_place
+from fencepost.simulation.world.places import importing_place, place_in, stack_of, user_place
 from fencepost.simulation.world.processes import WorldProcess
 from fencepost.simulation.world.remote import (
     READ,
@@ -206,9 +206,9 @@ class OwnMachine(Machine):
         """True in the process of a program."""
         self._state: object = None
 
-    def touch(self, what: str) -> None:
-        """Note what a line of the program depends on, unless a library asks."""
-        if not self.has_begun and (place := user_place(sys._getframe(2))):
+    def touch(self, what: str, place_of: Callable[[types.FrameType], str] = user_place) -> None:
+        """Note what a line of the program depends on, unless `place_of` finds that a library asks."""
+        if not self.has_begun and (place := place_of(sys._getframe(2))):
             self.touched[f"{what} at {place}"] = None
 
     def watch_files(self) -> None:
@@ -224,10 +224,10 @@ class OwnMachine(Machine):
             path = str(arguments[0]) if isinstance(arguments[0], str | os.PathLike) else ""
             by_import = sys._getframe(1).f_code.co_filename.startswith(_IMPORTS)
             if path not in ("", ":memory:") and not by_import and not path.endswith((".py", ".pyc", ".so")):
-                self.touch(f"it opens {path}" if event == "open" else f"it uses {path}")
+                self.touch(f"it opens {path}" if event == "open" else f"it uses {path}", importing_place)
 
         def look() -> str:
-            self.touch("it asks for the working directory")
+            self.touch("it asks for the working directory", importing_place)
             return getcwd()
 
         sys.addaudithook(hear)

@@ -104,6 +104,19 @@ def user_place(frame: FrameType | None) -> str:
     return ""
 
 
+def importing_place(frame: FrameType | None) -> str:
+    """Return the line of the user's module whose import asks, also through a library; "" for a library's.
+
+    A library that is called by the user's module works for one process, so what it asks for counts.
+    """
+    while frame is not None:
+        module = _package_of(frame.f_globals)
+        if frame.f_code.co_name == "<module>" and module not in sys.stdlib_module_names:
+            return "" if _in_library(frame.f_code.co_filename) else place_in([frame])
+        frame = frame.f_back
+    return ""
+
+
 def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
     """Return the error of a call that has no place in a run. It names the line that made the call."""
     place = place_in(stack_of(sys._getframe(1)))

@@ -29,7 +29,13 @@ def test_the_tests_of_an_example_pass(name: str, tmp_path: Path) -> None:
 
 
 def test_each_example_says_how_to_run_it() -> None:
-    assert WITH_PYTEST == ["confluent-kafka", "fastapi-aiokafka", "faststream", "simulated-service"]
+    assert WITH_PYTEST == [
+        "confluent-kafka",
+        "fastapi-aiokafka",
+        "faststream",
+        "simulated-service",
+        "whole-service",
+    ]
     for name in WITH_PYTEST:
         text = (EXAMPLES / name / "README.md").read_text()
         assert "## Run the tests" in text

@@ -231,6 +231,10 @@ def test_programs_reach_each_other(program: str, server: str, said: bytes) -> No
         ("import os; NUMBER = os.environ.get('SHOP')", None),
         ("import uuid; NUMBER = uuid.uuid4()", "it draws random numbers at "),
         ("import os; NUMBER = os.getcwd()", "it asks for the working directory at "),
+        (
+            "import sqlalchemy; NUMBER = sqlalchemy.create_engine('sqlite:///x.db').name",
+            "it asks for the working directory at ",
+        ),
         ("import os; os.makedirs('data'); NUMBER = open('data/x', 'w')", "it uses data at "),
         (
             "import sqlite3; NUMBER = sqlite3.connect('orders.db').execute('create table o(i)')",
