@@ -55,16 +55,16 @@ def adds_up(world: SimulatedWorld, ledger: Ledger) -> None:
 
 
 PLANTED: dict[str, tuple[int, Callable[[SimulatedWorld, Ledger], None] | None, int]] = {
-    "makes_keys": (2, booked_once, 1),
-    "collects": (2, None, 1),
+    "makes_keys": (2, booked_once, 5),
+    "collects": (2, None, 5),
     "counts": (2, numbered_once, 1),
     "adds_up": (2, adds_up, 1),
-    "sends_and_forgets": (2, None, 1),
-    "works_in_a_thread": (2, None, 1),
-    "tries_again": (2, booked_once, 1),
+    "sends_and_forgets": (2, None, 5),
+    "works_in_a_thread": (2, None, 3),
+    "tries_again": (2, booked_once, 5),
     "stops_at_once": (2, None, 1),
     "remembers_in_sqlite": (1, None, 1),
-    "counts_in_threads": (2, numbered_once, 1),
+    "counts_in_threads": (2, numbered_once, 3),
 }
 """Services: the number of instances, what must hold in addition, and the first seed that shows the bug."""
 
