@@ -6,7 +6,7 @@ order as its idempotency key.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import httpx
@@ -18,7 +18,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 broker = KafkaBroker("kafka:9092")
-engine = create_async_engine("sqlite+aiosqlite:///billing.db")
+engine = create_async_engine("sqlite+aiosqlite:///charges.db")
 
 
 @broker.subscriber(
@@ -36,7 +36,7 @@ async def charge(message: KafkaMessage) -> None:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
     """Consume orders while the web application runs."""
     async with engine.begin() as connection:
         await connection.execute(text("CREATE TABLE IF NOT EXISTS charged (number TEXT PRIMARY KEY)"))
