@@ -35,6 +35,7 @@ public class OrdersTest {
     try (Control.Scope scope = control.scope("orders", Map.of("orders", 1))) {
       During fences = (order, count) -> {
         if (count == 2) {
+          delayHeartbeats(scope);
           scope.post(group(scope) + "/fence", Map.of("member", member(scope)));
         }
       };
@@ -46,6 +47,7 @@ public class OrdersTest {
     try (Control.Scope scope = control.scope("orders", Map.of("orders", 1))) {
       During expires = (order, count) -> {
         if (count == 1) {
+          delayHeartbeats(scope);
           scope.post(group(scope) + "/expire", Map.of("member", member(scope)));
         }
       };
@@ -81,6 +83,11 @@ public class OrdersTest {
       };
       expect(List.of("a", "b"), charged(scope, 2, moves, "a", "b"));
     }
+  }
+
+  /** Lets the service commit before it learns from a heartbeat that it is no longer a member. */
+  static void delayHeartbeats(Control.Scope scope) {
+    scope.post("add_fault", Map.of("action", "delay", "api", "ConsumerGroupHeartbeat", "seconds", 1, "times", 2));
   }
 
   /** Runs the service until it has committed that many of these orders, and returns what it charged. */

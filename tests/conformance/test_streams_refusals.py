@@ -52,7 +52,7 @@ class Application:
 
 
 def take_users_away(kafka: Any) -> None:
-    kafka.endpoint.brokers._credentials._verifiers.clear()
+    kafka.remove_user("alice")
     kafka.restart()
 
 
