@@ -87,7 +87,12 @@ class Client(Peer):
         return sum(len(each.acls) for each in found.resources if each.resource_name in names)
 
     async def told(self, key: int, version: int, /, *hidden: str, **fields: Any) -> Any:
-        texts = str(await self.asked(key, version, *hidden, **fields))
+        deadline = time.monotonic() + 60
+        while "coordinator_load_in_progress" in (
+            texts := str(await self.asked(key, version, *hidden, **fields))
+        ):
+            assert time.monotonic() < deadline, texts
+            await asyncio.sleep(0.05)
         return texts.replace(self.group, "").replace(self.transactional_id, "")
 
 
