@@ -27,6 +27,8 @@ KEYS: Final[Mapping[str, Mapping[str, int]]] = {
 WINDOWS: Final = 11
 WINDOW_MS: Final = 1_000
 """Kafka's defaults of `quota.window.num` and `quota.window.size.seconds`."""
+_MANY: Final = 1_000
+"""Clients of which idle ones are forgotten."""
 
 
 class ClientQuotas:
@@ -35,6 +37,7 @@ class ClientQuotas:
     def __init__(self) -> None:
         self._quotas: dict[frozenset[tuple[str, str | None]], dict[str, float]] = {}
         self._used: dict[tuple[str, str | None, str | None], _Rate] = {}
+        self._most_used = _MANY
 
     @property
     def is_idle(self) -> bool:
@@ -50,14 +53,20 @@ class ClientQuotas:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, message)
         if validate_only:
             return
-        values = self._quotas.setdefault(frozenset(change.entity), {})
+        entity = frozenset(dict(change.entity).items())
+        values = self._quotas.setdefault(entity, {})
         for key, value, is_removed in change.ops:
             values.pop(key, None)
             if not is_removed:
                 values[key] = value
         if not values:
-            del self._quotas[frozenset(change.entity)]
+            del self._quotas[entity]
         self._used.clear()
+
+    def _forget_idle(self, now_ms: int) -> None:
+        """Forget clients without requests in all windows, since a client may change its id each time."""
+        self._used = {holder: rate for holder, rate in self._used.items() if rate.is_recent(now_ms)}
+        self._most_used = max(_MANY, 2 * len(self._used))
 
     def find(self, components: Iterable[QuotaComponent], *, strict: bool) -> list[DescribedQuota]:
         """Return the quotas whose entities meet all conditions.
@@ -95,7 +104,11 @@ class ClientQuotas:
         for entity, holder in _candidates(user, client_id):
             limit = self._quotas.get(entity, {}).get(key)
             if limit is not None:
-                rate = self._used.setdefault((key, *holder), _Rate())
+                rate = self._used.get((key, *holder))
+                if rate is None:
+                    if len(self._used) >= self._most_used:
+                        self._forget_idle(now_ms)
+                    rate = self._used[key, *holder] = _Rate()
                 return rate.throttle_ms(amount, limit, now_ms)
         return 0
 
@@ -118,6 +131,10 @@ class _Rate:
     def __init__(self) -> None:
         self._windows: deque[tuple[int, float]] = deque()
 
+    def is_recent(self, now_ms: int) -> bool:
+        """Return true if something was used in the last windows."""
+        return bool(self._windows) and self._windows[-1][0] > now_ms - WINDOWS * WINDOW_MS
+
     def throttle_ms(self, amount: float, limit: float, now_ms: int) -> int:
         """Add to what was used, and return the time after which the rate is the limit again."""
         windows = self._windows
@@ -131,7 +148,9 @@ class _Rate:
         # As in Kafka, windows that are yet to come count as empty ones: a first burst is not a high rate.
         length_ms = max(now_ms - windows[0][0], (WINDOWS - 1) * WINDOW_MS)
         excess = sum(used for _, used in windows) / length_ms * 1_000 - limit
-        return max(0, round(excess / limit * length_ms))
+        if not excess > 0:  # it may be NaN
+            return 0
+        return round(min(excess / limit * length_ms, 2**31 - 1))
 
 
 def _meets(wanted: QuotaComponent, names: Mapping[str, str | None]) -> bool:

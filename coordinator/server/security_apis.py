@@ -84,7 +84,8 @@ def describe_scram(
     """Return the mechanisms of the users, without anything about their passwords."""
     known = services.rights.credentials
     results = []
-    for name, times in Counter(request.users or sorted(known.users)).items():
+    everyone = sorted(name for name in known.users if known.iterations(name))
+    for name, times in Counter(request.users or everyone).items():
         found = known.iterations(name)
         infos = tuple((number, found[each]) for number, each in _HASHES.items() if each in found)
         code, message = ErrorCode.NONE, None

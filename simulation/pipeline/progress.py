@@ -158,7 +158,7 @@ class Shares:
 
     def learn(self, kind: int, seconds: float) -> None:
         """Take note of the time of a finished part."""
-        self._taken.setdefault(kind, []).append(seconds)
+        self._taken.setdefault(kind, []).append(max(seconds, 0.001))  # a lost process has taken none
         self._upto = []
 
     def of(self, done: int, under_way: int) -> float:

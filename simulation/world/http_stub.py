@@ -130,7 +130,11 @@ async def _read(reader: asyncio.StreamReader) -> HttpRequest | None:
         body = await reader.readexactly(int(headers.get("content-length", 0)))
     parts = urlsplit(target)
     return HttpRequest(
-        method=method, path=parts.path, query=dict(parse_qsl(parts.query)), headers=headers, body=body
+        method=method,
+        path=parts.path,
+        query=dict(parse_qsl(parts.query, keep_blank_values=True)),
+        headers=headers,
+        body=body,
     )
 
 
@@ -153,7 +157,8 @@ def _encoded(result: Any) -> bytes:
             f"a handler of world.http() returned {result!r}; expected None, text, bytes, a dict, a list, or "
             'a tuple of a status and one of these, such as (503, "busy")'
         )
-    phrase = HTTPStatus(whole("status", status, 100, 599)).phrase
+    number = whole("status", status, 100, 599)
+    phrase = next((each.phrase for each in HTTPStatus if each == number), "")
     head = f"HTTP/1.1 {status} {phrase}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 

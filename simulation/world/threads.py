@@ -215,6 +215,8 @@ class Threads:
 
     def _live(self, turn: Turn, work: Callable[[], object]) -> None:
         turn.ident = threading.get_ident()
+        # Python's handlers run in the main thread, which this one may keep waiting.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPROF})
         turn.baton.acquire()
         self._begin_turn()
         self._is_changing = False

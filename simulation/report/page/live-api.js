@@ -35,7 +35,7 @@ class Api {
       if (done) return;
       const events = (rest + value).split("\n\n");
       rest = events.pop();
-      take(events.map((event) => /^data: (.*)$/m.exec(event)?.[1]).filter(Boolean).map(JSON.parse));
+      take(events.map((event) => /(?:^|\n)data: ([^\n]*)/.exec(event)?.[1]).filter(Boolean).map((each) => JSON.parse(each)));
     }
   }
 
@@ -43,7 +43,7 @@ class Api {
   async metrics(names) {
     const text = await (await this.ask("metrics?" + names.map((name) => `name[]=fencepost_${name}`).join("&"))).text();
     const found = Object.fromEntries(names.map((name) => [name, []]));
-    for (const [, name, labels, value] of text.matchAll(/^fencepost_(\w+)(?:\{(.*)\})? (\S+)$/gm)) {
+    for (const [, name, labels, value] of text.matchAll(/(?<=^|\n)fencepost_(\w+)(?:\{([^\n]*)\})? (\S+)(?=\n|$)/g)) {
       const pairs = [...(labels ?? "").matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, key, each]) => [key, each.replace(/\\(.)/g, (_, c) => c === "n" ? "\n" : c)]);
       found[name]?.push({ ...Object.fromEntries(pairs), value: Number(value) });
     }

@@ -172,3 +172,9 @@ def test_a_line_weighs_parts_that_differ() -> None:
         now = 60
         advance(1, 0.5)
     assert stream.getvalue() == "running 1/4, about 1 min left\n"
+
+
+def test_a_part_that_took_no_time_is_a_part():
+    shares = Shares([0, 0], {0: 1.0})
+    shares.learn(0, 0.0)
+    assert shares.of(1, 0) == 0.5

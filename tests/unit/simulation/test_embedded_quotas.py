@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.quotas import QuotaChange
-from fencepost.coordinator.quotas import PRODUCER_BYTE_RATE, ClientQuotas
+from fencepost.coordinator.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, ClientQuotas
 from tests.unit.simulation.test_embedded_refusals import Client
 from tests.unit.simulation.test_embedded_rights import plain
 
@@ -49,6 +49,31 @@ def test_what_was_used_is_forgotten_after_the_windows():
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "b", 100, 500) == 10_000, "its clients share it"
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "other", "a", 100, 500) == 0
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "a", 0, 12_000) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "throttled_ms"), [(float("inf"), 0), (float("nan"), 0), (1e-320, 2**31 - 1)]
+)
+def test_a_percentage_may_be_no_usual_number(value: float, throttled_ms: int):
+    quotas = ClientQuotas()
+    quotas.alter(QuotaChange(entity=(("user", None),), ops=((REQUEST_PERCENTAGE, value, False),)))
+    assert quotas.throttle_ms(REQUEST_PERCENTAGE, "u", "c", 1.0, 0) == throttled_ms
+
+
+def test_the_last_name_of_an_entity_type_counts():
+    quotas = ClientQuotas()
+    quotas.alter(change(("user", None), ("user", "a")))
+    (found,) = quotas.find([], strict=False)
+    assert found.entity == (("user", "a"),)
+
+
+def test_clients_that_change_their_ids_leave_nothing_behind():
+    quotas = ClientQuotas()
+    quotas.alter(change(("client-id", None), value=10))
+    for number in range(5_000):
+        quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", f"c{number}", 1, number * 100)
+    assert len(quotas._used) <= 1_000
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c4999", 1_000, 500_000) > 0
 
 
 def test_a_producer_is_throttled_by_a_quota():

@@ -117,6 +117,10 @@ def never_returns() -> None:
         pass
 
 
+async def never_returns_in_a_thread() -> None:
+    await asyncio.to_thread(never_returns)
+
+
 async def sleeps(seconds: float) -> None:
     time.sleep(seconds)
     await tell(time.monotonic())

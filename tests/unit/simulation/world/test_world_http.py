@@ -29,6 +29,7 @@ def play(test: Any, seed: int = 1, **settings: Any) -> Any:
         (b"\x01", 200, "\x01"),
         (None, 204, ""),
         ((503, "busy"), 503, "busy"),
+        ((529, "a status without a name"), 529, "a status without a name"),
     ],
 )
 def test_stub_responds_what_the_handler_returns(answer: Any, status: int, text: str) -> None:

@@ -188,6 +188,12 @@ def test_program_that_spins_is_told_with_its_line(program: str) -> None:
     assert f"{told_as} tests/unit/simulation/world/own_programs.py:" in violation.message
 
 
+def test_thread_that_never_returns_ends_the_run() -> None:
+    (violation,) = told("never_returns_in_a_thread")[1].violations
+    assert violation.invariant == "raised StandsStill"
+    assert re.search(r"worker does not return from .*own_programs.py:\d+ in never_returns", violation.message)
+
+
 def test_program_that_waits_for_the_machine_is_told_with_its_stacks() -> None:
     (violation,) = told("waits_for_the_machine")[1].violations
     assert violation.invariant == "raised StandsStill"
