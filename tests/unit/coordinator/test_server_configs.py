@@ -28,7 +28,7 @@ from fencepost.coordinator.server.topic_configs import TOPIC_SETTINGS, read_topi
 
 pytestmark = pytest.mark.real
 
-ASKED: Any = SimpleNamespace()
+ASKED: Any = SimpleNamespace(may=None)
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 
 

@@ -19,7 +19,7 @@ from tests.growth import assert_linear
 
 pytestmark = pytest.mark.real
 
-ASKED: Any = SimpleNamespace(local_host="127.0.0.1", context=SimpleNamespace(api_version=13))
+ASKED: Any = SimpleNamespace(local_host="127.0.0.1", context=SimpleNamespace(api_version=13), may=None)
 
 
 @pytest.fixture
