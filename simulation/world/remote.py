@@ -106,8 +106,19 @@ class RemoteSocket(PlainTls):
             except BlockingIOError:
                 if self._timeout == 0:
                     raise
-            if not self._link.poll(self._timeout, [(self._fd, mask)]):
-                raise TimeoutError("timed out")
+            self._wait(mask)
+
+    def _wait(self, mask: int) -> None:
+        """Wait until the socket is ready, for its timeout. A signal does not end the wait (PEP 475).
+
+        :raises TimeoutError: if the time is over.
+        """
+        left_s, until_us = self._timeout, self._link.threads.until(self._timeout)
+        while not self._link.poll(left_s, [(self._fd, mask)]):
+            if until_us is not None:
+                left_s = (until_us - self._link.now_us) / 1e6
+                if left_s <= 0:
+                    raise TimeoutError("timed out")
 
     def accept(self) -> tuple[RemoteSocket, Address]:
         """Return the next connection, and the address of its client."""
@@ -118,8 +129,7 @@ class RemoteSocket(PlainTls):
         """Connect, or begin to."""
         number = self.connect_ex(address)
         if number == errno.EINPROGRESS and self._timeout != 0:
-            if not self._link.poll(self._timeout, [(self._fd, WRITE)]):
-                raise TimeoutError("timed out")
+            self._wait(WRITE)
             number = self.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if number:
             raise OSError(number, os.strerror(number))

@@ -72,9 +72,28 @@ class PatientConnection(sqlite3.Connection):
         """Return a cursor that waits, unless it is one of another class."""
         return super().cursor(factory)
 
+    def execute(self, *arguments: Any) -> Any:
+        """Execute a statement, once no other connection holds what it needs."""
+        return self.cursor().execute(*arguments)
+
+    def executemany(self, *arguments: Any) -> Any:
+        """Execute a statement several times."""
+        return self.cursor().executemany(*arguments)
+
     def commit(self) -> None:
         """Commit, once no other connection reads."""
         _patiently(self, super().commit)
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
+        """Commit, or roll back after an exception."""
+        if kind is not None:
+            return super().__exit__(kind, error, trace)
+        try:
+            self.commit()
+        except BaseException:
+            self.rollback()
+            raise
+        return False
 
 
 def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> Any:

@@ -32,6 +32,7 @@ def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
     [
         ("talks_between_threads", "1.5 2.0 2.5 empty at 4.5 0 2 4 False"),
         ("overlaps_in_an_executor", "[0, 1, 2] [2, 1, 0] 3.0"),
+        ("waits_for_a_database", "execute 2 executemany 2 with 2"),
         ("uses_aiosqlite", "10 2026-01-01 00:00:00"),
         ("uses_sqlalchemy", "3 True"),
         ("uses_a_queue_listener", "order 0 at 1 order 1 at 2 order 2 at 3 0.0"),
@@ -69,6 +70,18 @@ def test_main_thread_handles_signals_and_the_process_waits_for_others() -> None:
         await asyncio.sleep(1.1)
         await worker.stop()
         assert [each.value for each in world.records("told")] == [b"4 stopped"]
+
+    result = run_simulated(test, 1, topics=TOPICS, faults=())
+    assert result.violations == []
+    assert result.crashes == []
+
+
+def test_signal_does_not_end_a_wait_for_a_socket() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:receives_during_a_signal")
+        await asyncio.sleep(1)
+        await worker.stop()
+        assert [each.value for each in world.records("told")] == [b"late 1 5.0"]
 
     result = run_simulated(test, 1, topics=TOPICS, faults=())
     assert result.violations == []

@@ -11,6 +11,8 @@ import logging
 import logging.handlers
 import queue
 import signal
+import socket
+import sqlite3
 import threading
 import time
 import urllib.request
@@ -138,6 +140,61 @@ def stops_threads_by_a_signal() -> None:
     stopped.wait()
     thread.join()
     asyncio.run(tell(len(seen), "stopped"))
+
+
+def receives_during_a_signal() -> None:
+    """Block in `recv` while a signal comes, and then until the timeout."""
+    signals: list[float] = []
+    signal.signal(signal.SIGTERM, lambda *_: signals.append(time.monotonic()))
+    near, far = socket.socketpair()
+
+    def sends() -> None:
+        time.sleep(2)
+        far.send(b"late")
+
+    thread = threading.Thread(target=sends)
+    thread.start()
+    found = near.recv(10)
+    near.settimeout(3)
+    try:
+        near.recv(10)
+    except TimeoutError:
+        at = time.monotonic()
+    thread.join()
+    asyncio.run(tell(found.decode(), len(signals), round(at, 1)))
+
+
+def waits_for_a_database() -> None:
+    """Use each way to write while another thread's transaction lasts."""
+    names = ("execute", "executemany", "with")
+
+    def holds(name: str, begun: threading.Event) -> None:
+        with sqlite3.connect(f"{name}.db") as connection:
+            connection.execute("INSERT INTO orders VALUES (1)")
+            begun.set()
+            time.sleep(2)
+
+    seen: list[str] = []
+    for name in names:
+        connection = sqlite3.connect(f"{name}.db")
+        connection.execute("CREATE TABLE orders (number INTEGER)")
+        connection.commit()
+        begun = threading.Event()
+        thread = threading.Thread(target=holds, args=(name, begun))
+        thread.start()
+        begun.wait()
+        before = time.monotonic()
+        if name == "execute":
+            connection.execute("INSERT INTO orders VALUES (2)")
+        elif name == "executemany":
+            connection.executemany("INSERT INTO orders VALUES (?)", [(2,), (3,)])
+        else:
+            with connection:
+                connection.cursor().execute("INSERT INTO orders VALUES (2)")
+        seen.append(f"{name} {round(time.monotonic() - before)}")
+        connection.commit()
+        thread.join()
+    asyncio.run(tell(*seen))
 
 
 # -- libraries ---------------------------------------------------------------------------------------------
