@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator as operators
 from collections.abc import Callable
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -126,8 +127,8 @@ class RightsControls(ScopedControls):
             operation=acls.AclOperation.ANY if operation is None else _number("operation", operation),
         )
         authorizer = self.endpoint.brokers.rights.authorizer
-        found = [] if authorizer is None else authorizer.find(wanted)
-        found = [acl for acl in found if acl in self._own_acls()]
+        own = set(self._own_acls())
+        found = [] if authorizer is None else [acl for acl in authorizer.find(wanted) if acl in own]
         if not found:
             given = ", ".join(filter(None, (resource_type, resource_name, principal, operation)))
             raise FencepostError(f"no ACL has {given or 'any value'}: nothing is removed")
@@ -218,7 +219,7 @@ class RightsControls(ScopedControls):
     def _remove_acls(self, found: list[AclBinding]) -> None:
         for acl in found:
             only = AclFilter(**msgspec.structs.asdict(acl))
-            self._change("remove_acls", acl, lambda authorizer, only=only: authorizer.delete(only))  # type: ignore[misc]
+            self._change("remove_acls", acl, operators.methodcaller("delete", only))
 
     def _own_acls(self) -> list[AclBinding]:
         authorizer = self.endpoint.brokers.rights.authorizer

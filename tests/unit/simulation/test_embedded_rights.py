@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import ssl
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +22,9 @@ from confluent_kafka.admin import (
 )
 
 from fencepost import EmbeddedKafka
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import FencepostError
+from tests.unit.simulation.test_embedded_refusals import Client
 
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.
@@ -161,3 +166,43 @@ def test_a_scope_has_acls_of_its_own(kafka):
         assert scope.acls() == [added]
         assert len(kafka.acls()) == 2
     assert [each.resource_name for each in kafka.acls()] == ["others"]
+
+
+@pytest.fixture
+def client(kafka) -> Iterator[Client]:
+    made = Client(kafka.bootstrap_servers)
+    yield made
+    made.close()
+
+
+def test_a_denied_request_without_parts_has_an_answer(kafka, client):
+    kafka.add_acl("GROUP", "billing", "User:alice", "READ")
+    kafka.add_acl("CLUSTER", "kafka-cluster", "User:alice", "ALTER")
+    assert client.ask(ApiKey.OFFSET_COMMIT, 8, group_id="billing", topics=()).topics == ()
+    assert client.ask(ApiKey.CREATE_ACLS, 3, creations=()).results == ()
+
+
+def test_cursors_tell_no_names_that_are_hidden(kafka, client):
+    for topic in kafka.topics():
+        kafka.add_acl("TOPIC", topic, "User:alice", "READ")
+    page = client.ask(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, topics=(), response_partition_limit=1, cursor=None)
+    assert (page.topics, page.next_cursor) == ((), None)
+
+
+@pytest.mark.processes
+def test_rights_that_come_during_a_handshake_of_tls_hold_for_its_connection(pem):
+    context = ssl.create_default_context(cafile=pem[0])
+    context.check_hostname = False
+    beat = {"group_id": "billing", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": ("orders",)}
+    beat |= {"instance_id": None, "rack_id": None, "server_assignor": None, "topic_partitions": ()}
+    beat |= {"rebalance_timeout": datetime.timedelta(seconds=60), "subscribed_topic_regex": None}
+    with EmbeddedKafka(topics=["orders"], tls=pem) as kafka:
+        slow, other = Client(kafka.bootstrap_servers), Client(kafka.bootstrap_servers)
+        other._socket = context.wrap_socket(other._socket)
+        other.ask(ApiKey.API_VERSIONS, 0)  # by now the server has accepted the first connection
+        kafka.add_acl("GROUP", "billing", "User:alice", "READ")
+        slow._socket = context.wrap_socket(slow._socket)
+        said = [slow.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat).error_code.name for _ in range(3)]
+        slow.close()
+        other.close()
+    assert said == ["group_authorization_failed"] * 3
