@@ -100,7 +100,7 @@ class Authorizer:
     def authorize(
         self, principal: str, host: str, operation: AclOperation, kind: AclResourceType, name: str
     ) -> bool:
-        """Return true if a client may do that: no ACL denies it, and one allows it or there are none."""
+        """Return true if no ACL denies the operation, and one allows it or the resource has no ACL."""
         if principal in self._super_users:
             return True
         has_acls = is_allowed = False

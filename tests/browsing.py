@@ -34,7 +34,7 @@ def chromium() -> Iterator[Any]:
 
 
 def expect(locator: Any) -> Any:
-    """What is expected of a locator."""
+    """Playwright's assertions about a locator."""
     return PLAYWRIGHT.expect(locator)
 
 

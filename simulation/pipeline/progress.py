@@ -135,7 +135,7 @@ def _left(seconds: float, done: int, total: int, share: float | None) -> str:
 
 
 def time_left(seconds: float, share: float) -> float:
-    """Return the time that the rest of some work takes, after a share of it took so many seconds."""
+    """Return the time that is left for some work, in seconds, given those that a share of it took."""
     return seconds / share * (1 - share)
 
 

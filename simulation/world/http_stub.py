@@ -65,7 +65,7 @@ class HttpStub:
         self._faults: list[tuple[str, int]] = []
 
     def disturb(self, what: str, lasts_us: int) -> None:
-        """Let a fault hit the next request; a delay lasts so many microseconds."""
+        """Let a fault hit the next request. A delay is in microseconds."""
         self._faults.append((what, lasts_us))
 
     def calm(self) -> None:

@@ -66,7 +66,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     brokers: int
     config: dict[str, Any]
     users: dict[str, str] = {}
-    """Passwords by user; if there are none, clients don't log in."""
+    """Passwords by user. Without users, clients need no login."""
     scenario: Scenario
     """The scenario from which a seed draws the faults."""
     claims: tuple[str, ...]

@@ -102,7 +102,7 @@ def fork_first(closes: int) -> None:
 
 
 def _first() -> Any:
-    """Return the link to the process that forks templates; start that process if there is none."""
+    """Return the link to the process that forks templates. The first call starts that process."""
     if _First.sock is None:
         mine, other = wire.Pair.make()
         _Originals.popen(
@@ -350,7 +350,7 @@ def _live(spec: ProgramSpec, birth: Birth, machine: Any, fd: int, why: str) -> N
 
 
 def _run_to_its_end(spec: ProgramSpec, birth: Birth, threads: Any) -> tuple[str, Any]:
-    """Run a program and its threads, and return what the world is told about its end."""
+    """Run a program and its threads, and return a report of its end for the world."""
     try:
         try:
             _run(spec, birth)

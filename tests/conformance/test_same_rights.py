@@ -269,7 +269,7 @@ async def denials(peer: Client) -> AsyncIterator[Any]:
 
 
 async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
-    """What needs a right about the cluster, while it is denied."""
+    """Requests that need a right to the cluster, by a client without it."""
     denied = [
         acl(CLUSTER, "kafka-cluster", each, principal="User:ANONYMOUS", permission_type=DENY)
         for each in (5, 12)
@@ -285,12 +285,12 @@ async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
 
 
 async def users(peer: Client) -> AsyncIterator[Any]:
-    """Of SCRAM: what is refused, and what is told of those that there are."""
+    """Changes and descriptions of SCRAM users, wrong ones included."""
     name = peer.topic
     good = {"name": name, "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
 
     async def settled() -> Any:
-        """What is told of the user, once the broker knows what the controller knows."""
+        """The description of a user, once the broker has heard of it from the controller."""
         found = await peer.ask_plain(50, 0, users=[{"name": name}])
         return [
             (
@@ -319,7 +319,7 @@ async def users(peer: Client) -> AsyncIterator[Any]:
 
 
 async def quotas(peer: Client) -> AsyncIterator[Any]:
-    """Of users, client ids and addresses: what is refused, and what is told of those that there are."""
+    """Changes and descriptions of quotas, wrong ones included."""
     user, client = {"entity_type": "user", "entity_name": peer.topic}, {"entity_type": "client-id"}
     own = client | {"entity_name": peer.topic}
     rate = {"key": "producer_byte_rate", "value": 1_000.0, "remove": False}

@@ -1,4 +1,4 @@
-"""What ACLs allow and deny, in cases that one broker with one client does not show."""
+"""Decisions by ACLs in cases that a broker with a single client does not show."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 class All:
-    """What `until` of a run takes: it ends when each of these invariants is reported."""
+    """A value for `until` of a run, which then ends when each of these invariants is reported."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self._missing = set(names)

@@ -104,7 +104,7 @@ def browser(processes: None, traces: dict[str, list[Row]]) -> Iterator[Any]:
 
 @pytest.fixture
 def context(browser: Any) -> Iterator[Any]:
-    """What the console of its pages says, and any error in them, fails the test."""
+    """A browser context. Any message in the console of its pages, and any error in them, fails the test."""
     said: list[str] = []
     made = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="light")
     made.set_default_timeout(PATIENCE_MS)
