@@ -48,12 +48,15 @@ class WireMember:
     def ask(self, api: ApiKey, message: Any, version: int | None = None) -> Any:
         """The answer; EOFError if the connection is closed instead."""
         chosen = VERSIONS[api] if version is None else version
-        self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
-        while (frame := self._frames.next_frame()) is None:
-            data = self._socket.recv(65_536)
-            if not data:
-                raise EOFError
-            self._frames.feed(data)
+        try:
+            self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
+            while (frame := self._frames.next_frame()) is None:
+                data = self._socket.recv(65_536)
+                if not data:
+                    raise EOFError
+                self._frames.feed(data)
+        except ConnectionError as error:  # it was closed before the request came
+            raise EOFError from error
         return read_response(api, chosen, frame)[1]
 
     def heartbeat(self, epoch: int | None = None, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
