@@ -14,6 +14,7 @@ import itertools
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -31,7 +32,9 @@ BETWEEN_S = 0.001
 """Delay after which the alarm looks again, if it interrupts the code of an event loop: a callback would
 be lost there, and the task that it continues would never end."""
 GRACE_S = 20.0
-"""Delay after which a process is ended whose test goes on in spite of the exceptions."""
+"""Least delay after which a process is ended whose test goes on in spite of the exceptions."""
+AHEAD_S = 120.0
+"""Greatest further delay. To move the end costs a thread, and on a busy machine more time than most tests."""
 
 STARTS = frozenset(
     {"os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system", "subprocess.Popen"}
@@ -52,6 +55,8 @@ class Watchdog:
         self._fault: str | None = None
         """The reason why the current phase fails, even if the test swallows the exception."""
         self._refuses = False
+        self._ends_at = 0.0
+        """The monotonic time at which the process is ended."""
         sys.addaudithook(self._audit)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -65,9 +70,16 @@ class Watchdog:
             return (yield)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
-        with self._phase(item, TEARDOWN_S, refuses=False):  # fixtures of other tests end here, too
-            return (yield)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        try:
+            with self._phase(item, TEARDOWN_S, refuses=False):  # fixtures of other tests end here, too
+                return (yield)
+        finally:
+            if nextitem is None:
+                faulthandler.cancel_dump_traceback_later()
+                self._ends_at = 0.0
 
     @contextlib.contextmanager
     def _phase(self, item: pytest.Item, seconds: float, *, refuses: bool) -> Iterator[None]:
@@ -82,7 +94,7 @@ class Watchdog:
                 yield
             finally:
                 self._refuses = False
-                _disarm()
+                signal.setitimer(signal.ITIMER_REAL, 0)
         except OutOfTime:
             assert self._fault is not None
         if self._fault is not None:
@@ -102,8 +114,12 @@ class Watchdog:
 
         signal.signal(signal.SIGALRM, ring)
         signal.setitimer(signal.ITIMER_REAL, seconds, REPEAT_S)
-        # Works without the interpreter: some C code never returns to it.
-        faulthandler.dump_traceback_later(seconds + GRACE_S, exit=True, file=self._stderr)
+        now = time.monotonic()
+        if not now + seconds + GRACE_S <= self._ends_at <= now + seconds + GRACE_S + AHEAD_S:
+            later = seconds + GRACE_S + min(seconds, AHEAD_S) / 2
+            # Works without the interpreter: some C code never returns to it.
+            faulthandler.dump_traceback_later(later, exit=True, file=self._stderr)
+            self._ends_at = now + later
 
     def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
         if event not in STARTS or not self._refuses:
@@ -125,11 +141,6 @@ def may_start_processes(item: pytest.Item) -> bool:
     """Return true if the test or its parameter is marked `processes`, or a fixture asks for that fixture."""
     fixtures: tuple[str, ...] = getattr(item, "fixturenames", ())
     return "processes" in fixtures or item.get_closest_marker("processes") is not None
-
-
-def _disarm() -> None:
-    signal.setitimer(signal.ITIMER_REAL, 0)
-    faulthandler.cancel_dump_traceback_later()
 
 
 def stacks(frame: FrameType | None) -> str:

@@ -18,7 +18,7 @@ CONFTEST = """
 SPINS = """
     import asyncio, threading, pytest
 
-    pytestmark = pytest.mark.timeout(0.5)
+    pytestmark = pytest.mark.timeout(1)
 
     def test_plain():
         while True:
@@ -76,7 +76,7 @@ def limited(processes: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_test_that_spins_is_ended_with_all_stacks(limited: Runs) -> None:
     printed = limited(SPINS, "-o", "asyncio_mode=auto", conftest=CONFTEST)
     assert outcomes(printed) == {"failed": 9, "passed": 1}, printed
-    assert printed.count("takes more than 0.5 s.") >= 9
+    assert printed.count("takes more than 1 s.") >= 9
     assert "Thread waits-forever:" in printed
     for task in ("Task", "VirtualTask"):
         assert f"Stack for <{task} pending name='never-done'" in printed
@@ -87,7 +87,7 @@ def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs)
     tests = """
         import pytest
 
-        @pytest.mark.timeout(0.5)
+        @pytest.mark.timeout(1)
         def test_that_never_ends():
             while True:
                 try:
@@ -102,7 +102,7 @@ def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs)
     printed = limited(tests, "-n1", conftest=CONFTEST)
     assert outcomes(printed) == {"failed": 1, "passed": 1}, printed
     assert "crashed while running 'test_it.py::test_that_never_ends'" in printed
-    assert "Timeout (0:00:03.5" in printed
+    assert "Timeout (0:00:04.5" in printed
     assert "in test_that_never_ends" in printed
 
 
