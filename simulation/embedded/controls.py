@@ -6,30 +6,17 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fencepost.coordinator.codec.registry import ApiKey
-from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.simulation.embedded.fault_controls import (
-    Action,
-    Fault,
-    FaultState,
-    check_selectors,
-    fault_rule,
-    state_of_fault,
-)
-from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
-from fencepost.simulation.embedded.groups import GroupControls, Who, state_of
+from fencepost.simulation.embedded.fault_controls import FaultControls
+from fencepost.simulation.embedded.fault_rules import FaultRule
+from fencepost.simulation.embedded.groups import GroupControls, state_of
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
 from fencepost.simulation.embedded.rights import RightsControls
 from fencepost.simulation.embedded.settings import (
-    Api,
-    Error,
     TopicConfig,
-    api_of,
     duration,
-    error_of,
     flag,
     name_of,
     refused_by_kafka,
@@ -76,7 +63,7 @@ class EmbeddedClock:
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
-class KafkaControls(RightsControls, Generic[G]):
+class KafkaControls(FaultControls["EmbeddedEndpoint"], RightsControls, Generic[G]):
     """A running Kafka, as a test drives it. Its methods take microseconds, and may be called from any
     thread."""
 
@@ -266,79 +253,6 @@ class KafkaControls(RightsControls, Generic[G]):
     # -- what goes wrong --------------------------------------------------------------------------------
 
     @on_loop
-    def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
-        """Carry out the next request of that API, and close its connection instead of responding.
-
-        `member` is a `GroupMember`, or a member id, instance id or client id. The rule applies to all
-        requests on that member's connections, including Fetch. Without `member`, it applies to the requests
-        of all clients.
-
-        :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
-        """
-        self._add(
-            FaultRule(
-                action=FaultAction.LOSE_RESPONSE,
-                api=api_of(api),
-                who=_name(member),
-                times=whole("times", times, 1, None),
-            )
-        )
-
-    @on_loop
-    def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
-        """Respond to the next request of that API with an error, and do not carry it out.
-
-        If the API's response has an error for each part, each part gets it, but not the whole: for Fetch each
-        partition, including those of its session. Errors about a fetch session or a group are set for the
-        whole response. Metadata fails for each topic; with REBOOTSTRAP_REQUIRED it fails as a whole from
-        version 13 on. If a response has no field for an error (Produce with acks=0), the connection is
-        closed. `member` is as for `lose_next_response`.
-
-        :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
-            called so.
-        """
-        rule = FaultRule(
-            api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
-        )
-        self._add(rule)
-
-    @on_loop
-    def delay(self, api: Api, seconds: float, member: Who | None = None, *, times: int | None = None) -> None:
-        """Carry out requests of that API at once, but delay the responses by that many seconds; 0 ends it.
-
-        The delay lasts until it is ended, or for `times` requests. Other requests on the same connection wait
-        too, as with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all delays of
-        the API, those of single members too.
-
-        :raises FencepostError: for an unknown API, an invalid length of time, a count below 1, or an invalid
-            member.
-        """
-        key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
-        count = None if times is None else whole("times", times, 1, None)
-        of_all = who is None and not delay_s
-        for ended in self.endpoint.faults.remove_delays(key, who, self.prefix, of_all=of_all):
-            self._called(ended.method, ended.arguments, state_to="end")
-        if delay_s:
-            self._add(FaultRule(action=FaultAction.DELAY, api=key, who=who, times=count, seconds=delay_s))
-
-    @on_loop
-    def disconnect(self, member: Who) -> None:
-        """Close the connections that a member has used. Its client is free to connect again.
-
-        `member` is as for `lose_next_response`. A client id closes all connections of such clients, including
-        producers. In a scope, these are connections that use its groups, fetch its topics, or have a client
-        id of it.
-
-        :raises FencepostError: if no connection of such a member or client is open.
-        """
-        name = _called(member)
-        found = self.endpoint.faults.disconnect(name, self.endpoint.brokers.connections, self.prefix)
-        if not found:
-            raise FencepostError(f"no connection of a member or client {name!r} is open")
-        for each in found:
-            self._called("disconnect", each)
-
-    @on_loop
     def move_coordinator(
         self, group_id: str | None = None, *, to: int | None = None, load_seconds: float = 0.05
     ) -> None:
@@ -370,111 +284,10 @@ class KafkaControls(RightsControls, Generic[G]):
         self._called("restart")
         self.endpoint.brokers.restart()
 
-    @on_loop
-    def unmet(self) -> list[str]:
-        """Return the faults that were requested and did not happen: a line for each call that still waits for
-        requests.
-
-        A test in which nothing goes wrong proves nothing. Delays without a number of requests do not count.
-        """
-        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet(self.prefix)]
-
-    @on_loop
-    def add_fault(
-        self,
-        action: Action,
-        api: Api | None = None,
-        *,
-        error: Error | None = None,
-        at_top: bool | None = None,
-        seconds: float | None = None,
-        member: Who | None = None,
-        client_id: str | None = None,
-        group: str | None = None,
-        topic: str | None = None,
-        partition: int | None = None,
-        broker: int | None = None,
-        version: int | None = None,
-        times: int | None = 1,
-        every: int = 1,
-        probability: float = 1.0,
-        seed: int = 0,
-    ) -> Fault:
-        """Do something to the requests that all these selectors match, and return the fault.
-
-        `action` is one of `FaultAction`: "error" with an `error`, where a broker puts it, or with `at_top` at
-        the top of the response (true) or in each of its elements (false); "delay" and "throttle" for some
-        `seconds`; "lose_response", "lose_request", "disconnect", "silent", or "corrupt" for Fetch.
-
-        A selector that is None matches all requests. `topic` and `partition` match requests that name them,
-        among others; `group` requests about it. Of the requests that match, the fault acts on every
-        `every`-th, with a `probability` that `seed` makes repeatable, and ends after `times` of them; None
-        keeps it until it is removed.
-
-        :raises FencepostError: for an unknown action, API or error, a value out of range, or arguments that
-            the action does not take.
-        """
-        rule = fault_rule(
-            action,
-            error=error,
-            at_top=at_top,
-            seconds=seconds,
-            times=times,
-            every=every,
-            probability=probability,
-            seed=seed,
-        )
-        rule.api = None if api is None else api_of(api)
-        if rule.action is FaultAction.CORRUPT:
-            if rule.api not in (None, ApiKey.FETCH):
-                raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
-            rule.api = ApiKey.FETCH
-        rule.who = _name(member)
-        rule.client_id = None if client_id is None else name_of("client_id", client_id, "a client id")
-        rule.group = None if group is None else self._own("group", group, "a group id")
-        rule.topic = None if topic is None else self._own("topic", topic)
-        if partition is not None and topic is None:
-            raise FencepostError(f"partition={partition!r}: needs the topic of the partition")
-        rule.partition = None if partition is None else whole("partition", partition, 0, None)
-        rule.version = None if version is None else whole("version", version, 0, None)
-        check_selectors(rule)
-        if broker is not None:
-            self.endpoint.brokers.check_known(broker)
-            rule.broker = broker
-        self._add(rule)
-        return Fault(self, rule.number)
-
-    @on_loop
-    def faults(self) -> list[FaultState]:
-        """Return the faults with their counts: those that were added by any method, also after they end."""
-        faults = self.endpoint.faults
-        return [
-            state_of_fault(faults, each) for each in faults.known(self.prefix).values() if not each.of_fence
-        ]
-
-    @on_loop
-    def fault(self, number: int) -> Fault:
-        """Return a fault by its number.
-
-        :raises FencepostError: if there is none with it.
-        """
-        return Fault(self, self.endpoint.faults.find(number, self.prefix).number)
-
-    @on_loop
-    def remove_faults(self) -> int:
-        """End all faults. Return their number."""
-        rules = self.endpoint.faults.of_scope(self.prefix)
-        self.endpoint.faults.remove(rules)
-        for rule in rules:
-            self._called(rule.method, rule.arguments, state_to="end")
-        return len(rules)
-
     def _add(self, rule: FaultRule) -> None:
         if rule.who is not None:
             rule.name = self.endpoint.observer.trace.names.told(rule.who)
-        rule.prefix = self.prefix
-        self._called(rule.method, rule.arguments)
-        self.endpoint.faults.add(rule)
+        super()._add(rule)
 
     @on_loop
     def end_of_test(self, failure: BaseException | None = None) -> None:
@@ -671,13 +484,3 @@ def _listed(texts: Iterator[str]) -> str:
         return "changing"
     more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
     return (", ".join(found[:_MOST_SHOWN]) or "none") + more
-
-
-def _name(member: Who | None) -> str | None:
-    return None if member is None else _called(member)
-
-
-def _called(member: Who) -> str:
-    if isinstance(member, GroupMember):
-        return member.member_id
-    return name_of("member", member, "one of members(), or a member id, instance id or client id")

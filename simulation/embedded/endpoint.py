@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.kinds import GroupMember
@@ -112,7 +111,7 @@ class EmbeddedEndpoint:
                 for group in kind.groups.values():
                     yield from kind.members(group, {}, image)
 
-    def _note(self, api: ApiKey, request: Any, asked: Asked, rule: FaultRule) -> None:
+    def _note(self, api: int, request: Any, asked: Asked, rule: FaultRule) -> None:
         """Write into the trace that a rule has met its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
@@ -141,6 +140,13 @@ class EmbeddedEndpoint:
             check_replicas(replicas, len(cluster.nodes))
             checked = read_topic_configs(config, cluster.topic_defaults)
             cluster.create_topics({name: partitions}, checked, replicas=replicas)
+
+    def check_broker(self, node_id: int) -> None:
+        """Check that there is such a broker.
+
+        :raises FencepostError: if not.
+        """
+        self.brokers.check_known(node_id)
 
     def coordinators(self) -> Iterator[GroupCoordinator]:
         """Yield the coordinators of all groups that are loaded."""

@@ -9,11 +9,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
@@ -37,10 +37,6 @@ from fencepost.simulation.embedded.fault_rules import (
     partitions_of,
 )
 
-if TYPE_CHECKING:
-    from fencepost.coordinator.server.connection import KafkaServerConnection
-
-
 V = TypeVar("V")
 
 
@@ -48,6 +44,14 @@ _MOST_ENDED = 1_000
 """Number of rules that have ended and can still be asked for."""
 _FEW_CONNECTIONS = 64
 """Number of remembered connections from which on closed ones are removed."""
+
+
+class ClientConnection(OpenConnection, Protocol):
+    """A client's connection with its client id."""
+
+    @property
+    def client_id(self) -> str:
+        """The client id; empty until the client has sent it."""
 
 
 class _Handlers(NamedTuple):
@@ -64,15 +68,18 @@ class FaultInjector:
 
     def __init__(
         self,
-        note: Callable[[ApiKey, Any, Asked, FaultRule], None],
+        note: Callable[[int, Any, Asked, FaultRule], None],
         members: Callable[[], Iterable[GroupMember]],
         name_of: Callable[[TopicId], str | None],
-        connections: Callable[[], Iterable[KafkaServerConnection]],
+        connections: Callable[[], Iterable[ClientConnection]],
+        damaged: Callable[[Any, int], Any] = lambda reply, version: _damaged(reply),
     ) -> None:
+        """`damaged` returns a response of that version with damaged records; None if it has no records."""
         self._note = note
         self._all_members = members
         self._name_of = name_of
         self._connections = connections
+        self._damaged = damaged
         self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
         """The partitions that were named last on a connection that fetches."""
         self._readers: dict[OpenConnection, MemberId] = {}
@@ -185,9 +192,7 @@ class FaultInjector:
             for member_id in members
         }
 
-    def disconnect(
-        self, who: str, connections: Iterable[KafkaServerConnection], prefix: str = ""
-    ) -> list[str]:
+    def disconnect(self, who: str, prefix: str = "") -> list[str]:
         """Close the connections of members with that id, instance id or client id, and of clients with that
         id; with the prefix of a scope, only those of the scope.
 
@@ -195,7 +200,7 @@ class FaultInjector:
         """
         found: dict[str, None] = {}
         others = False
-        for connection in connections:
+        for connection in self._connections():
             if connection.is_closed or not self._is_of_scope(connection, prefix):
                 continue
             is_client = connection.client_id == who
@@ -207,7 +212,7 @@ class FaultInjector:
                 others = others or not members
         return list(found) or [who] * others
 
-    def _is_of_scope(self, connection: KafkaServerConnection, prefix: str) -> bool:
+    def _is_of_scope(self, connection: ClientConnection, prefix: str) -> bool:
         """Return true if the client's id, a group of its members, or a topic that it fetches has the
         prefix."""
         if (connection.client_id or "").startswith(prefix):
@@ -254,10 +259,13 @@ class FaultInjector:
     # -- requests ---------------------------------------------------------------------------------------
 
     def _pass_on(self, key: int, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
-        self.requests[key] += 1
         if isinstance(request, logs.FetchRequest):
             self._note_fetched(request, asked.connection)
-        reply = handler(services, request, asked)
+        return self._carry_out(key, request, asked, partial(handler, services, request, asked))
+
+    def _carry_out(self, key: int, request: Any, asked: Asked, carry_out: Callable[[], Any]) -> Any:
+        self.requests[key] += 1
+        reply = carry_out()
         self._note_member(request, reply, asked.connection)
         return reply
 
@@ -269,11 +277,37 @@ class FaultInjector:
         return reply
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
-        if api is ApiKey.FETCH:
+        return self.handle(
+            api,
+            request,
+            asked,
+            partial(handler, services, request, asked),
+            lambda error, at_top: refused(handler, services, request, asked, error, at_top=at_top),
+            broker=services.node_id,
+        )
+
+    def handle(
+        self,
+        api: int,
+        request: Any,
+        asked: Asked,
+        carry_out: Callable[[], Any],
+        refuse: Callable[[ErrorCode, bool | None], Any],
+        *,
+        broker: int,
+    ) -> Any:
+        """Return the response to a request, or a future of it, after the rules.
+
+        `carry_out` returns that of the broker, `refuse` one with an error at the top or in each part, or None
+        if no response can have it.
+
+        :raises Unanswered: if the connection is to be closed instead; the future, too.
+        """
+        if isinstance(request, logs.FetchRequest):
             self._note_fetched(request, asked.connection)
-        rules = self._about(api, request, asked, services.node_id)
+        rules = self._about(api, request, asked, broker)
         if not rules:
-            return self._pass_on(api, handler, services, request, asked)
+            return self._carry_out(api, request, asked, carry_out)
         note = partial(self._note, api, request, asked)
         corrupting = [rule for rule in rules if rule.action is FaultAction.CORRUPT]
         for rule in rules:
@@ -282,25 +316,26 @@ class FaultInjector:
         by_action = {rule.action: rule for rule in rules}
         if not NOT_CARRIED_OUT.isdisjoint(by_action):
             self.requests[api] += 1
+        loop = asyncio.get_running_loop()
         if FaultAction.SILENT in by_action:
-            return services.loop.create_future()  # until its client gives up
+            return loop.create_future()  # until its client gives up
         self._lose_request(api, by_action, asked)
         failing = by_action.get(FaultAction.ERROR)
         if failing is None or failing.error is None:
-            reply = self._pass_on(api, handler, services, request, asked)
+            reply = self._carry_out(api, request, asked, carry_out)
         else:
-            reply = refused(handler, services, request, asked, failing.error, at_top=failing.at_top)
+            reply = refuse(failing.error, failing.at_top)
         lost = reply is None or FaultAction.LOSE_RESPONSE in by_action
         changed = _Changed(
             lost=lost,
-            corrupt=partial(self._corrupt, corrupting, note),
+            corrupt=partial(self._corrupt, corrupting, note, asked.context.api_version),
             delay_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.DELAY),
             throttle_s=sum(rule.seconds for rule in rules if rule.action is FaultAction.THROTTLE),
         )
         is_late = changed.delay_s or changed.throttle_s or isinstance(reply, asyncio.Future)
         if not is_late or (reply is NO_REPLY and not changed.throttle_s):
             return self._answer(api, reply, changed)
-        return services.loop.create_task(self._later(api, reply, changed))
+        return loop.create_task(self._later(api, reply, changed))
 
     def _meet(self, rule: FaultRule, note: Callable[[FaultRule], None]) -> None:
         rule.met += 1
@@ -312,17 +347,18 @@ class FaultInjector:
         self,
         rules: Iterable[FaultRule],
         note: Callable[[FaultRule], None],
-        reply: logs.FetchResponse,
-    ) -> logs.FetchResponse:
+        version: int,
+        reply: Any,
+    ) -> Any:
         """Return the response with damaged records, if it has records and one of the rules acts on it."""
-        if any(one.batches for topic in reply.topics for one in topic.partitions):
+        if rules and (damaged := self._damaged(reply, version)) is not None:
             for rule in rules:
                 if not self.is_over(rule) and rule.counts():
                     self._meet(rule, note)
-                    return _corrupted(reply)
+                    return damaged
         return reply
 
-    def _lose_request(self, api: ApiKey, by_action: Mapping[FaultAction, FaultRule], asked: Asked) -> None:
+    def _lose_request(self, api: int, by_action: Mapping[FaultAction, FaultRule], asked: Asked) -> None:
         """Close connections, if a rule is about that.
 
         :raises Unanswered: then.
@@ -332,7 +368,7 @@ class FaultInjector:
                 if each.client_id == asked.context.client_id and self._is_of_scope(each, rule.prefix):
                     each.close()
         if FaultAction.DISCONNECT in by_action or FaultAction.LOSE_REQUEST in by_action:
-            raise Unanswered(f"a request of {api.name} was lost on purpose")
+            raise Unanswered(f"a request of {api_name(api)} was lost on purpose")
 
     def _names_on(self, asked: Asked) -> set[str | None]:
         """Return the ids of the members that use a connection.
@@ -374,7 +410,7 @@ class FaultInjector:
             for one in topic.partitions
         }
 
-    def _about(self, api: ApiKey, request: Any, asked: Asked, broker: int) -> list[FaultRule]:
+    def _about(self, api: int, request: Any, asked: Asked, broker: int) -> list[FaultRule]:
         """Return the rules that act on a request. It fails at most once and is lost at most once: further
         such rules wait."""
         rules: list[FaultRule] = []
@@ -402,19 +438,18 @@ class FaultInjector:
         return list(partitions_of(request, self._topic_name))
 
     @staticmethod
-    def _answer(api: ApiKey, reply: Any, changed: _Changed) -> Any:
+    def _answer(api: int, reply: Any, changed: _Changed) -> Any:
         throttle_ms = round(changed.throttle_s * 1_000)
         if isinstance(reply, ThrottledReply):  # by a quota
             reply, throttle_ms = reply.reply, max(throttle_ms, reply.throttle_time_ms)
         if changed.lost:
-            raise Unanswered(f"the response to {api.name} was lost on purpose")
-        if isinstance(reply, logs.FetchResponse):
-            reply = changed.corrupt(reply)
+            raise Unanswered(f"the response to {api_name(api)} was lost on purpose")
+        reply = changed.corrupt(reply)
         if reply is NO_REPLY:
             return reply
         return ThrottledReply(reply, throttle_ms) if throttle_ms else reply
 
-    async def _later(self, api: ApiKey, reply: Any, changed: _Changed) -> Any:
+    async def _later(self, api: int, reply: Any, changed: _Changed) -> Any:
         if isinstance(reply, asyncio.Future):
             reply = await reply
         # Without a response, the broker reads no further request of the client for the time.
@@ -426,19 +461,23 @@ class _Changed(NamedTuple):
     """The changes that rules make to a response."""
 
     lost: bool
-    corrupt: Callable[[logs.FetchResponse], logs.FetchResponse]
+    corrupt: Callable[[Any], Any]
     delay_s: float
     throttle_s: float
 
 
-def _corrupted(reply: logs.FetchResponse) -> logs.FetchResponse:
+def _damaged(reply: Any) -> Any:
     """Return a response whose batches end with another byte: their checksums do not match."""
+    if not isinstance(reply, logs.FetchResponse):
+        return None
+    if not any(one.batches for topic in reply.topics for one in topic.partitions):
+        return None
     replace = msgspec.structs.replace
     topics = (
         replace(
             topic,
             partitions=tuple(
-                replace(one, batches=tuple(map(_damaged, one.batches))) for one in topic.partitions
+                replace(one, batches=tuple(map(with_wrong_checksum, one.batches))) for one in topic.partitions
             ),
         )
         for topic in reply.topics
@@ -446,7 +485,8 @@ def _corrupted(reply: logs.FetchResponse) -> logs.FetchResponse:
     return replace(reply, topics=tuple(topics))
 
 
-def _damaged(batch: bytes) -> bytes:
+def with_wrong_checksum(batch: bytes) -> bytes:
+    """Return a batch of records that ends with another byte."""
     return b"".join((batch[:-1], bytes((batch[-1] ^ 0xFF,))))
 
 

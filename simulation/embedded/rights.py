@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator as operators
 from collections.abc import Callable
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import msgspec
 
@@ -17,6 +17,9 @@ from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.embedded.scoped import ScopedControls
 from fencepost.simulation.embedded.settings import name_of, refused_by_kafka, users_of
 from fencepost.simulation.embedded.thread import on_loop
+
+if TYPE_CHECKING:
+    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint  # noqa: F401  # in a text
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     values: dict[str, float]
 
 
-class RightsControls(ScopedControls):
+class RightsControls(ScopedControls["EmbeddedEndpoint"]):
     """The rights of clients. In a scope, ACLs are about resources of the scope."""
 
     @on_loop

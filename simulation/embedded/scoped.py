@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Generic, Protocol, TypeVar
 
+from fencepost.simulation.embedded.faults import FaultInjector
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.settings import name_of
-
-if TYPE_CHECKING:
-    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-
-    Running: TypeAlias = Controls[EmbeddedEndpoint]
-else:
-    Running = Controls
+from fencepost.simulation.embedded.waiting import Waiting
 
 
-class ScopedControls(Running):
+class CallObserver(Protocol):
+    """Sees the calls of a test."""
+
+    @property
+    def waiting(self) -> Waiting:
+        """The callers that wait until something has happened."""
+
+    def called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
+        """Note a call, or that what it asked for has met a request or has ended."""
+
+
+class FaultyEndpoint(Protocol):
+    """A server with faults between its clients and its brokers."""
+
+    @property
+    def observer(self) -> CallObserver:
+        """Sees the calls of its controls."""
+
+    @property
+    def faults(self) -> FaultInjector:
+        """The faults."""
+
+    def check_broker(self, node_id: int) -> None:
+        """Check that there is such a broker.
+
+        :raises FencepostError: if not.
+        """
+
+
+F = TypeVar("F", bound=FaultyEndpoint)
+
+
+class ScopedControls(Controls[F], Generic[F]):
     """Controls that a scope limits to what has its prefix."""
 
     # A `KafkaScope` replaces these: it sees only what has its prefix, and does nothing to the others.
