@@ -19,13 +19,13 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.cluster import (
+from fencepost.coordinator.server.config_apis import topic_entries
+from fencepost.coordinator.server.new_topics import (
     MAX_PARTITIONS,
     check_partitions,
     check_replicas,
     new_topic_id,
 )
-from fencepost.coordinator.server.config_apis import topic_entries
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.coordinator.server.turns import CHANGE, Work, in_turns

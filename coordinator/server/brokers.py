@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
@@ -32,7 +32,7 @@ from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.admin_apis import create_internal_topics
 from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES, Buffers
 from fencepost.coordinator.server.cleaner import Cleaner
-from fencepost.coordinator.server.cluster import KafkaCluster, check_replicas
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, MakeHooks, Shard
@@ -47,8 +47,10 @@ from fencepost.coordinator.server.listener_config import (
     ListenerConfig,
     NamedAddress,
     address_text,
+    check_node_id,
 )
 from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.new_topics import check_replicas
 from fencepost.coordinator.server.offsets_topic import OffsetsTopic
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.rights import Rights
@@ -141,13 +143,16 @@ class Brokers:
         of_brokers = listeners.of_brokers(
             hosts or (host,) * len(ports), ports, has_login=bool(users), has_tls=tls is not None
         )
+        self._serve_on = partial(_ServedListener, max_connections=max_connections, tls=tls)
         self._listeners: dict[int, tuple[_ServedListener, ...]] = {
-            node_id: tuple(_ServedListener(each, max_connections, tls) for each in of_broker)
+            node_id: tuple(map(self._serve_on, of_broker))
             for node_id, of_broker in zip(node_ids, of_brokers, strict=True)
         }
         self._gate = Gate() if storage is None else storage.gate
         self._work_queue = WorkQueue(self._turns)
         self._failed = asyncio.Event()
+        self._changing = asyncio.Lock()
+        """Held while a broker starts, stops, comes or goes."""
         try:
             if topics:
                 check_replicas(new_topics.default_replication_factor, len(ports))
@@ -173,31 +178,35 @@ class Brokers:
         self.transactions.start(self.clock)
         self.cleaner.start(self.clock)
         self.cluster.on_change = self.groups.topics_changed
-        self.services = tuple(
-            Services(
-                cluster=self.cluster,
-                groups=self.groups,
-                transactions=self.transactions,
-                config=self.config,
-                node_id=node_id,
-                loop=loop,
-                work_queue=self._work_queue,
-                turns=self._turns,
-                queued_max_request_bytes=self._queued_max_request_bytes,
-                gate=self._gate,
-                new_topics=self.new_topics,
-                rights=self.rights,
-                max_versions=self._max_versions,
-            )
-            for node_id in self.groups.node_ids
-        )
+        self.services = tuple(map(self._new_services, self.groups.node_ids))
         self.groups.internal_topics.create = partial(create_internal_topics, self.services[0])
         try:
             for services in self.services:
-                await self._listen(services)
+                await self._listen(services, self._listeners[services.node_id])
         except BaseException:
             await self.close()
             raise
+        self._register()
+
+    def _new_services(self, node_id: int) -> Services:
+        return Services(
+            cluster=self.cluster,
+            groups=self.groups,
+            transactions=self.transactions,
+            config=self.config,
+            node_id=node_id,
+            loop=asyncio.get_running_loop(),
+            work_queue=self._work_queue,
+            turns=self._turns,
+            queued_max_request_bytes=self._queued_max_request_bytes,
+            gate=self._gate,
+            new_topics=self.new_topics,
+            rights=self.rights,
+            max_versions=self._max_versions,
+        )
+
+    def _register(self) -> None:
+        """Let clients see the brokers that listen."""
         self.cluster.nodes = tuple(
             Node(node_id=node_id, host=first.socket.host, port=first.socket.port, rack=self._racks[node_id])
             for node_id, (first, *_) in self._listeners.items()
@@ -216,10 +225,10 @@ class Brokers:
             node_id: _settings_of(of_broker) for node_id, of_broker in self._listeners.items()
         }
 
-    async def _listen(self, services: Services) -> None:
+    async def _listen(self, services: Services, listeners: Sequence[_ServedListener]) -> None:
         """Open all listeners of a broker. The services of each know its name, and its users if it has any."""
         table = self._intercept(services.node_id, self.rights.around(handlers()))
-        for each in self._listeners[services.node_id]:
+        for each in listeners:
             has_login = each.listener.protocol.has_login
             of_listener = services._replace(
                 listener_name=each.listener.name, credentials=self.rights.credentials if has_login else None
@@ -242,18 +251,24 @@ class Brokers:
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
         self.check_known(node_id)
-        running = [node.node_id for node in self.cluster.running]
-        if node_id not in running:
+        if node_id in self.cluster.stopped:
             raise FencepostError(f"broker {node_id} is stopped already")
-        if running == [node_id]:
-            raise FencepostError(f"broker {node_id} is the last running one: close all of them instead")
+        self._check_not_last(node_id)
         self.cluster.stop_node(node_id)
+        self._move_groups_off(node_id)
+        await _close(self._listeners[node_id])
+
+    def _check_not_last(self, node_id: int) -> None:
+        if [node.node_id for node in self.cluster.running] == [node_id]:
+            raise FencepostError(f"broker {node_id} is the last running one: close all of them instead")
+
+    def _move_groups_off(self, node_id: int) -> int:
+        """Let the next broker that runs coordinate the groups of a broker that is stopped; return it."""
         following = self.cluster.running_from(node_id)
         for shard in self.groups.shards:
             if shard.node_id == node_id:
                 self.groups.move(shard, following)
-        for each in self._listeners[node_id]:
-            await each.socket.close()
+        return following
 
     async def start_broker(self, node_id: int) -> None:
         """Start a broker that was stopped, on its port. It leads the partitions that had no other leader.
@@ -261,11 +276,78 @@ class Brokers:
         :raises FencepostError: if there is no such broker, or it runs.
         :raises EnvironmentLacks: if its port was taken in the meantime.
         """
+        async with self._changing:
+            self.check_known(node_id)
+            if node_id not in self.cluster.stopped:
+                raise FencepostError(f"broker {node_id} is running already")
+            await self._listen(self.services_of(node_id), self._listeners[node_id])
+            self.cluster.start_node(node_id)
+
+    async def add_broker(self, port: int = 0, rack: str | None = None) -> int:
+        """Add a broker, with the id after the highest one, and return that id.
+
+        It has the listeners of the first broker, the first of them at `port`, the others at free ports. It
+        has no replicas and coordinates nothing, until new partitions are placed on it or others are moved.
+        :raises FencepostError: if no id is left.
+        :raises EnvironmentLacks: if the port is taken or not allowed; nothing has changed then.
+        """
+        async with self._changing:
+            node_id = max(self.groups.node_ids) + 1
+            check_node_id(node_id)
+            first, *others = (each.listener for each in next(iter(self._listeners.values())))
+            made = (first.at_port(port), *(each.at_port(0) for each in others))
+            listeners = tuple(map(self._serve_on, made))
+            services = self._new_services(node_id)
+            try:
+                await self._listen(services, listeners)
+            except BaseException:
+                await _close(listeners)
+                raise
+            self.cluster.keep_replicas()
+            self._racks[node_id] = rack
+            self._listeners[node_id] = listeners
+            self.groups.node_ids += (node_id,)
+            self.services += (services,)
+            self._register()
+            return node_id
+
+    async def remove_broker(self, node_id: int) -> None:
+        """Remove a broker as an administrator does: move its replicas, shut it down, and unregister it.
+
+        :raises FencepostError: as `check_removable`.
+        """
+        async with self._changing:
+            self.check_removable(node_id)
+            await _close(self._unregister(node_id))
+
+    def check_removable(self, node_id: int) -> None:
+        """Refuse to remove the last broker, or records.
+
+        :raises FencepostError: if there is no such broker, it is the last one that runs, or it is stopped
+            and no other broker has all records of one of its partitions.
+        """
         self.check_known(node_id)
-        if node_id not in self.cluster.stopped:
-            raise FencepostError(f"broker {node_id} is running already")
-        await self._listen(self.services_of(node_id))
-        self.cluster.start_node(node_id)
+        self._check_not_last(node_id)
+        try:
+            self.cluster.check_removable(node_id)
+        except ProtocolError as error:
+            raise FencepostError(error.message) from error
+
+    def _unregister(self, node_id: int) -> tuple[_ServedListener, ...]:
+        """Let others do what a broker did, and return its listeners, without connections."""
+        self.cluster.move_replicas_off(node_id)
+        self.cluster.stopped |= {node_id}
+        self.transactions.move_off(node_id, self._move_groups_off(node_id))
+        removed = self._listeners.pop(node_id)
+        for each in removed:
+            each.socket.drop()  # before the loop's next turn, which may bring requests
+        del self._racks[node_id]
+        self.groups.node_ids = tuple(each for each in self.groups.node_ids if each != node_id)
+        self.services = tuple(each for each in self.services if each.node_id != node_id)
+        self.groups.internal_topics.create = partial(create_internal_topics, self.services[0])
+        self._register()
+        self.cluster.stopped -= {node_id}
+        return removed
 
     def check_known(self, node_id: int) -> None:
         """Refuse a broker that does not exist.
@@ -432,6 +514,11 @@ class Brokers:
     @property
     def _sockets(self) -> list[Listener[KafkaServerConnection]]:
         return [each.socket for each in self._all_listeners]
+
+
+async def _close(listeners: Iterable[_ServedListener]) -> None:
+    for each in listeners:
+        await each.socket.close()
 
 
 class _ServedListener:

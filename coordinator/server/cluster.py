@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -28,75 +29,28 @@ from fencepost.coordinator.protocol.cluster_records import (
     TopicValue,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
-from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic, TopicsImage, is_valid_name
-from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART, Leadership, running
+from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic, TopicsImage
+from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART, NO_LEADER, Leadership, running
 from fencepost.coordinator.server.listener_config import WILDCARDS
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
+from fencepost.coordinator.server.new_topics import check_partitions, check_topic_name, new_topic_id
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.offsets_topic import OffsetsTopic
 
-MAX_PARTITIONS = 100_000
-"""Of one topic; a request for more is taken for a mistake."""
 MAX_CLUSTER_PARTITIONS = 100_000
 """The most partitions of all topics together that clients may bring a cluster to."""
 PRODUCER_IDS_AT_ONCE = 1_000
 """Number of producer ids that are recorded together, as in Kafka: a restart leaves a gap."""
 
 
-def new_topic_id() -> TopicId:
-    """Return a fresh topic id."""
-    while True:
-        topic_id = topic_id_from_uuid(uuid.uuid4())
-        if not topic_id.startswith("-"):
-            # Kafka avoids ids that look like an option on a command line.
-            return topic_id
-
-
-def check_topic_name(name: str) -> None:
-    """Refuse what Kafka refuses.
-
-    :raises ProtocolError: INVALID_TOPIC_EXCEPTION, with the rule.
-    """
-    if not is_valid_name(name):
-        raise ProtocolError(
-            ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"topic name {name!r}: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and neither '.' nor '..'",
-        )
-
-
 def _unified(name: str) -> str:
     """Return the name as metrics show it; names must differ in this form."""
     return name.replace(".", "_")
-
-
-def check_partitions(partitions: int) -> None:
-    """Refuse a number of partitions that no topic can have.
-
-    :raises ProtocolError: INVALID_PARTITIONS.
-    """
-    if not 1 <= partitions <= MAX_PARTITIONS:
-        raise ProtocolError(
-            ErrorCode.INVALID_PARTITIONS, f"{partitions} partitions, expected 1 to {MAX_PARTITIONS}"
-        )
-
-
-def check_replicas(replicas: int, brokers: int) -> None:
-    """Refuse more replicas than there are brokers.
-
-    :raises ProtocolError: INVALID_REPLICATION_FACTOR.
-    """
-    if replicas > brokers:
-        raise ProtocolError(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {replicas} time(s): The target replication factor of "
-            f"{replicas} cannot be reached because only {brokers} broker(s) are registered or some brokers "
-            "have all their log directories cordoned.",
-        )
 
 
 def _seen_from(local_host: str, node: Node) -> Node:
@@ -307,6 +261,59 @@ class KafkaCluster:
         self._change_leaders(lambda each: each.with_started(node_id, self.stopped))
         self.stopped -= {node_id}
 
+    def keep_replicas(self) -> None:
+        """Let replicas stay on their brokers when others are added: their places follow from the brokers."""
+        self._change_leaders(lambda each: each)
+        self._place_offsets(lambda replicas: replicas)
+
+    def check_removable(self, node_id: int) -> None:
+        """Refuse to lose records: those of partitions that only this broker, which is stopped, can lead.
+
+        :raises ProtocolError: KAFKA_STORAGE_ERROR.
+        """
+        for topic in self.image.by_id.values() if node_id in self.stopped else ():
+            for number in range(topic.partitions):
+                state = self.leadership(topic, number)
+                if state.leader_id == NO_LEADER and node_id in state.in_sync:
+                    raise ProtocolError(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"broker {node_id} is stopped, and only it has all records of {topic.name}-{number}: "
+                        "start it before, or delete the topic",
+                    )
+
+    def move_replicas_off(self, node_id: int) -> None:
+        """Move each replica of a broker to a running one that has none of the partition, if there is one.
+
+        If it led the partition, the next replica leads.
+        """
+        others = [each.node_id for each in self.running if each.node_id != node_id]
+        turns = itertools.cycle(others)
+
+        def moved(replicas: tuple[int, ...]) -> tuple[int, ...]:
+            if node_id not in replicas:
+                return replicas
+            left = tuple(each for each in replicas if each != node_id)
+            spare = (each for each in itertools.islice(turns, len(others)) if each not in left)
+            return left + tuple(itertools.islice(spare, 1))
+
+        self._change_leaders(
+            lambda each: (
+                each.placed_on(moved(each.replicas), self.stopped | {node_id})
+                if node_id in each.replicas
+                else each
+            )
+        )
+        self._place_offsets(moved)
+
+    def _place_offsets(self, place: Callable[[tuple[int, ...]], tuple[int, ...]]) -> None:
+        """Let the replicas of `__consumer_offsets` be on other brokers."""
+        if self._offsets is None:
+            return
+        topic = self._offsets.topic
+        placed = tuple(place(self.replica_ids(topic, number)) for number in range(topic.partitions))
+        self._offsets.topic = self._offsets_topic = msgspec.structs.replace(topic, assignments=placed)
+        self.offsets_led()
+
     def restart_nodes(self) -> None:
         """Give each partition the leader epoch that it has after all brokers were killed and started."""
         self._change_leaders(Leadership.restarted)
@@ -352,19 +359,25 @@ class KafkaCluster:
                 log.lead(states[number].epoch)
 
     def preferred_read_replica(self, topic: Topic, partition: int, rack_id: str) -> int:
-        """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader."""
-        if self.replica_selector is None or not rack_id:
+        """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader.
+
+        All replicas in sync have the same records, so the highest id in the rack is taken. Kafka would take
+        the one that caught up last.
+        """
+        if self.replica_selector is not ReplicaSelector.RACK_AWARE or not rack_id:
             return NO_REPLICA
         in_sync = self.in_sync_ids(topic, partition)
-        nodes = [node for node in self.nodes if node.node_id in in_sync]
-        leader_id = self.leader_id(topic, partition)
-        return preferred_read_replica(self.replica_selector, rack_id, nodes, leader_id)
+        in_rack = [node.node_id for node in self.nodes if node.node_id in in_sync and node.rack == rack_id]
+        return max(in_rack) if in_rack and self.leader_id(topic, partition) not in in_rack else NO_REPLICA
 
     def replica_ids(self, topic: Topic, partition: int) -> tuple[int, ...]:
         """Return the brokers of a partition's replicas, the preferred leader first.
 
         There may be fewer brokers than when the topic was created.
         """
+        state = self._leaderships.get(topic.topic_id, {}).get(partition)
+        if state is not None:
+            return state.replicas
         return self._placed(topic, partition) or tuple(
             self.nodes[(partition + nth) % len(self.nodes)].node_id
             for nth in range(min(topic.replicas, len(self.nodes)))
@@ -678,17 +691,3 @@ class KafkaCluster:
             elif self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log
-
-
-def preferred_read_replica(
-    selector: ReplicaSelector | None, rack_id: str, in_sync: Sequence[Node], leader_id: int
-) -> int:
-    """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader.
-
-    All replicas in sync have the same records, so the highest id in the rack is taken. Kafka would take the
-    one that caught up last.
-    """
-    if selector is not ReplicaSelector.RACK_AWARE or not rack_id:
-        return NO_REPLICA
-    same_rack = [node.node_id for node in in_sync if node.rack == rack_id]
-    return max(same_rack) if same_rack and leader_id not in same_rack else NO_REPLICA

@@ -22,8 +22,8 @@ from fencepost.coordinator.protocol.cluster import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic
-from fencepost.coordinator.server.cluster import check_replicas, check_topic_name
 from fencepost.coordinator.server.leaders import NO_LEADER, running
+from fencepost.coordinator.server.new_topics import check_replicas, check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 

@@ -23,9 +23,9 @@ from fencepost.coordinator.protocol.administration import (
 )
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
-from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.cluster_apis import MOST_DESCRIBED_PARTITIONS
 from fencepost.coordinator.server.fetch_sessions import MAX_SESSIONS
+from fencepost.coordinator.server.new_topics import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.topic_configs import (
     BROKER_SETTINGS,

@@ -163,7 +163,7 @@ class _Part:
 
 
 class GroupCoordinators:
-    """The coordinators of all groups of a cluster; one shard for each of `node_ids`.
+    """The coordinators of all groups of a cluster; one shard for each of the first `node_ids`.
 
     `journal` holds the records of all shards; without one each shard has its own in memory. `on_state` is
     called when a broker starts to `load` a shard, is `active` for it, or `resign`s from it.
@@ -254,7 +254,7 @@ class GroupCoordinators:
         while the broker loads them.
         """
         shards = self.shards
-        if len(shards) == 1 and (host := shards[0].host) is not None:
+        if len(shards) == 1 and (host := shards[0].host) is not None and shards[0].node_id == node_id:
             return ask(host, request)
         if type(request) is ListGroupsRequest:
             return self._list(request, node_id)

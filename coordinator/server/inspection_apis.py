@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
-from fencepost.coordinator.server.cluster import check_topic_name
+from fencepost.coordinator.server.new_topics import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
 from fencepost.coordinator.transactions.states import TransactionState

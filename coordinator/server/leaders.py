@@ -66,6 +66,23 @@ class Leadership(NamedTuple):
         """Return the state in which that broker leads at a higher epoch; `alone` if others lost records."""
         return self._led_by(node_id)._replace(in_sync=(node_id,) if alone else self.in_sync)
 
+    def placed_on(self, replicas: tuple[int, ...], stopped: Collection[int]) -> Leadership:
+        """Return the state after a reassignment to these brokers, each of which has all records at once.
+
+        The leader stays if it can. The epoch rises if it can't, or if a replica goes, as in Kafka's
+        PartitionChangeBuilder. Without a leader, no broker has the records: it stays so.
+        """
+        if self.leader_id == NO_LEADER:
+            return self._replace(replicas=replicas)
+        in_sync = running(replicas, stopped)
+        leader_id = self.leader_id if self.leader_id in in_sync else in_sync[0]
+        after = self._replace(replicas=replicas, in_sync=in_sync)
+        return (
+            after
+            if leader_id == self.leader_id and {*replicas} >= {*self.replicas}
+            else after._led_by(leader_id)
+        )
+
     def restarted(self) -> Leadership:
         """Return the state after all running brokers were killed and started again."""
         if self.leader_id == NO_LEADER:

@@ -51,6 +51,10 @@ class BrokerListener(NamedTuple):
     advertised: NamedAddress | None
     """The address for its clients; None if they receive no address of this broker."""
 
+    def at_port(self, port: int) -> BrokerListener:
+        """Return the same listener of another broker, which advertises the port that it listens on."""
+        return self._replace(port=port, advertised=self.advertised and self.advertised._replace(port=0))
+
 
 Lists = tuple[tuple[NamedAddress, ...], ...]
 """One list of addresses for each broker."""
@@ -104,8 +108,7 @@ class ListenerConfig(NamedTuple):
                     f"{setting}: found {len(each)} for {len(ports)} brokers, expected a list of addresses "
                     "for each broker, with ';' between them"
                 )
-        if self.node_id + len(ports) - 1 > _LAST_NODE_ID:
-            raise FencepostError(f"{NODE_ID}: {self.node_id}: the last id is beyond {_LAST_NODE_ID}")
+        check_node_id(self.node_id + len(ports) - 1)
         brokers = tuple(
             self._of_broker(each, self.advertised[number] if self.advertised else None)
             for number, each in enumerate(lists)
@@ -131,6 +134,15 @@ class ListenerConfig(NamedTuple):
 
 NO_LISTENERS = ListenerConfig()
 """The properties of a broker that say nothing about listeners."""
+
+
+def check_node_id(node_id: int) -> None:
+    """Refuse the id of a broker that does not fit into Kafka's 32 bits.
+
+    :raises FencepostError: then.
+    """
+    if node_id > _LAST_NODE_ID:
+        raise FencepostError(f"{NODE_ID}: {node_id}: the last id is beyond {_LAST_NODE_ID}")
 
 
 def address_text(host: str, port: int) -> str:

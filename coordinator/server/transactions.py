@@ -51,6 +51,8 @@ class TransactionCoordinators:
         )
         self._cluster = cluster
         self._groups = groups
+        self._homes = list(groups.node_ids)
+        """The broker of each partition of Kafka's `__transaction_state`, while it runs."""
         self._storage = storage
         self._clock: ServerClock | None = None
         self._host: CoordinatorHost[TransactionCoordinator] | None = None
@@ -92,9 +94,12 @@ class TransactionCoordinators:
 
     def leader_id(self, transactional_id: str) -> int:
         """Return the broker that coordinates a transactional id."""
-        nodes = self._groups.node_ids
-        node_id = nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
+        node_id = self._homes[zlib.crc32(transactional_id.encode()) % len(self._homes)]
         return self._cluster.running_from(node_id) if self._cluster.stopped else node_id
+
+    def move_off(self, node_id: int, to: int) -> None:
+        """Let another broker coordinate the ids of a broker that is removed."""
+        self._homes = [to if each == node_id else each for each in self._homes]
 
     def ask(self, request: Asks[_R], node_id: int) -> _R:
         """Return the response of the broker `node_id`; NOT_COORDINATOR for ids that another one leads."""

@@ -387,7 +387,7 @@ def _topics(words: Iterable[str]) -> dict[str, int]:
 
     :raises FencepostError: if a word is not NAME:PARTITIONS, or a name is given twice.
     """
-    from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
+    from fencepost.coordinator.server.new_topics import check_partitions, check_topic_name
 
     counts: dict[str, int] = {}
     for word in (part.strip() for each in words for part in each.split(",")):

@@ -55,10 +55,12 @@ NOT_OFFERED: Final = {
 """Public members that are no operation of their own, with the reason."""
 NOT_SCOPED: Final = frozenset(
     {
-        "advance",
+        "add_broker",
         "add_user",
+        "advance",
         "elect_leaders",
         "move_coordinator",
+        "remove_broker",
         "remove_user",
         "restart",
         "set_quota",

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.protocol.topics import Topic
 from fencepost.simulation.embedded.fault_controls import FaultControls
 from fencepost.simulation.embedded.fault_rules import FaultRule
 from fencepost.simulation.embedded.groups import GroupControls, state_of
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
-from fencepost.simulation.embedded.rights import RightsControls
+from fencepost.simulation.embedded.partition_controls import PartitionControls
 from fencepost.simulation.embedded.settings import (
     TopicConfig,
     duration,
     flag,
     name_of,
+    racks_of,
     refused_by_kafka,
     topic_config_of,
     topics_of,
@@ -63,7 +63,7 @@ class EmbeddedClock:
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
-class KafkaControls(FaultControls["EmbeddedEndpoint"], RightsControls, Generic[G]):
+class KafkaControls(FaultControls["EmbeddedEndpoint"], PartitionControls, Generic[G]):
     """A running Kafka, as a test drives it. Its methods take microseconds, and may be called from any
     thread."""
 
@@ -155,90 +155,6 @@ class KafkaControls(FaultControls["EmbeddedEndpoint"], RightsControls, Generic[G
         with refused_by_kafka():
             cluster.check_own(topic, "Cannot delete")
         cluster.delete_topic(topic)
-
-    @on_loop
-    def delete_records(self, topic: str, partition: int, before: int = -1) -> int:
-        """Delete the records of a partition before an offset; -1 deletes all. Return the log's new start.
-
-        :raises FencepostError: for an unknown topic or partition, or an offset beyond the log's end.
-        """
-        found, number = self._partition(topic, partition)
-        with refused_by_kafka():
-            return self.endpoint.brokers.cluster.delete_records(
-                found, number, whole("before", before, -1, None)
-            )
-
-    @on_loop
-    def truncate(self, topic: str, partition: int, offset: int, *, to: int | None = None) -> int:
-        """Drop the batches from the one with `offset` on, as an unclean election does. Return the log's end.
-
-        Broker `to`, by default the next replica, becomes the leader and the only in-sync replica, at a higher
-        leader epoch (KIP-320).
-
-        :raises FencepostError: for an unknown topic, partition or broker, an offset beyond the log, or if the
-            records are in a journal.
-        """
-        found, number = self._partition(topic, partition)
-        leader_id = self._replica(found, number, to)
-        with refused_by_kafka():
-            end = self.endpoint.brokers.cluster.truncate(
-                found, number, whole("offset", offset, 0, None), leader_id
-            )
-        self._called("truncate", f"{topic}-{number} at {offset}")
-        return end
-
-    @on_loop
-    def move_leader(self, topic: str, partition: int, *, to: int | None = None) -> int:
-        """Let another replica lead a partition, at a higher leader epoch. Return the new leader.
-
-        It is broker `to`, by default the next replica that runs; with a single one, only the epoch rises.
-
-        :raises FencepostError: for an unknown topic or partition, or a broker that has no running replica.
-        """
-        found, number = self._partition(topic, partition)
-        leader_id = self._replica(found, number, to)
-        self._called("move_leader", f"{topic}-{number} to {leader_id}")
-        cluster = self.endpoint.brokers.cluster
-        return cluster.change_leader(found, number, lambda each: each.moved_to(leader_id)).leader_id
-
-    @on_loop
-    def set_in_sync(self, topic: str, partition: int, *, brokers: Sequence[int]) -> None:
-        """Set the in-sync replicas of a partition: they are what Metadata tells, and what may lead next.
-
-        :raises FencepostError: for an unknown topic or partition, a broker without a replica, or brokers
-            without the leader.
-        """
-        found, number = self._partition(topic, partition)
-        cluster = self.endpoint.brokers.cluster
-        state = cluster.leadership(found, number)
-        if not set(brokers) <= set(state.replicas) or state.leader_id not in brokers:
-            raise FencepostError(
-                f"brokers={list(brokers)!r}: expected some of the replicas {list(state.replicas)}, and among "
-                f"them the leader {state.leader_id}"
-            )
-        self._called("set_in_sync", f"{topic}-{number}: {list(brokers)}")
-        in_sync = tuple(each for each in state.replicas if each in brokers)
-        cluster.change_leader(found, number, lambda each: each._replace(in_sync=in_sync))
-
-    def _partition(self, topic: str, partition: int) -> tuple[Topic, int]:
-        found = self.endpoint.logs.topic(self._own("topic", topic), self.prefix)
-        with refused_by_kafka():
-            self.endpoint.brokers.cluster.check_own(found, "Cannot change")
-        return found, self.endpoint.logs.partition(found, partition)
-
-    def _replica(self, topic: Topic, partition: int, node_id: int | None) -> int:
-        """Return a broker with a replica that runs: that one, or the next one after the leader."""
-        cluster = self.endpoint.brokers.cluster
-        state = cluster.leadership(topic, partition)
-        able = [each for each in state.replicas if each not in cluster.stopped]
-        if node_id is None and able:
-            place = able.index(state.leader_id) + 1 if state.leader_id in able else 0
-            return able[place % len(able)]
-        if node_id is None or isinstance(node_id, bool) or node_id not in able:
-            raise FencepostError(
-                f"{topic.name}-{partition}: broker {node_id!r} has no running replica; expected one of {able}"
-            )
-        return node_id
 
     @on_loop
     def groups(self) -> dict[str, str]:
@@ -445,6 +361,41 @@ class BlockingControls(KafkaControls[G]):
         self._called("stop_broker", str(node_id), state_to="end")
         self._called("start_broker", str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
+
+    @until_done
+    async def add_broker(self, *, port: int = 0, rack: str | None = None) -> int:
+        """Add a broker and return its id, the one after the highest. Port 0 takes a free one.
+
+        It has the listeners of the first broker. New topics and partitions are placed on it too; it gets
+        others by `reassign_partition`, and groups by `move_coordinator`.
+
+        :raises FencepostError: for a port or a rack that can't be, or if no id is left.
+        :raises EnvironmentLacks: if it can't listen on the port.
+        """
+        self._for_all("add_broker")
+        (checked,) = racks_of((rack,), 1)
+        node_id = await self.endpoint.brokers.add_broker(whole("port", port, 0, 65_535), checked)
+        self._called("add_broker", str(node_id))
+        return node_id
+
+    @until_done
+    async def remove_broker(self, node_id: int) -> None:
+        """Remove one of several brokers for good: Metadata no longer lists it, and its port is closed.
+
+        Each of its replicas moves to another broker that has none of the partition, if there is one. The next
+        replica leads where it led, at a higher leader epoch, and other brokers coordinate its groups. No
+        record is lost. A broker that is stopped can be removed if others have all records of its partitions.
+
+        :raises FencepostError: if there is no such broker, it is the last running one, or the only one with
+            all records of a partition, and stopped.
+        """
+        self._for_all("remove_broker")
+        brokers = self.endpoint.brokers
+        brokers.check_removable(node_id)
+        if node_id in brokers.cluster.stopped:
+            self._called("stop_broker", str(node_id), state_to="end")
+        self._called("remove_broker", str(node_id))
+        await brokers.remove_broker(node_id)
 
     @on_loop
     def elect_leaders(self) -> None:

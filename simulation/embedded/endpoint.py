@@ -15,8 +15,8 @@ from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import MemberHeard
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
+from fencepost.coordinator.server.new_topics import check_replicas
 from fencepost.coordinator.server.services import Asked, Handler
 from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule

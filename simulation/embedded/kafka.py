@@ -10,7 +10,7 @@ import msgspec
 
 from fencepost.coordinator.codec.releases import max_versions
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.coordinator.server.cluster import MAX_PARTITIONS
+from fencepost.coordinator.server.new_topics import MAX_PARTITIONS
 from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.groups import AsyncGroup, Group
 from fencepost.simulation.embedded.lifecycle import Embedded

@@ -29,9 +29,10 @@ from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.server.admin_apis import MAX_PARTITIONS_PER_REQUEST
 from fencepost.coordinator.server.brokers import Broker, Brokers
-from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PARTITIONS
+from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
 from fencepost.coordinator.server.connection import KafkaServerConnection
+from fencepost.coordinator.server.new_topics import MAX_PARTITIONS
 from fencepost.coordinator.server.offset_apis import MAX_QUESTIONS_PER_GROUP
 from tests.batches import batch
 from tests.kio_objects import milliseconds
