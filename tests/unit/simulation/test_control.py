@@ -72,10 +72,12 @@ def test_every_public_method_is_an_operation_under_its_own_name() -> None:
 
 def test_scopes_refuse_what_affects_others_and_nothing_else(kafka: EmbeddedKafka) -> None:
     calls: dict[str, Callable[[KafkaScope[Any]], object]] = {
+        "add_broker": lambda scope: scope.add_broker(),
         "add_user": lambda scope: scope.add_user("a", "b"),
         "advance": lambda scope: scope.clock.advance(1),
         "elect_leaders": lambda scope: scope.elect_leaders(),
         "move_coordinator": lambda scope: scope.move_coordinator(scope.name("g")),
+        "remove_broker": lambda scope: scope.remove_broker(1),
         "remove_user": lambda scope: scope.remove_user("a"),
         "restart": lambda scope: scope.restart(),
         "set_quota": lambda scope: scope.set_quota(user="a"),
