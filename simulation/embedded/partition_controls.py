@@ -124,7 +124,7 @@ class PartitionControls(RightsControls):
             return able[place % len(able)]
         if node_id is None or isinstance(node_id, bool) or node_id not in able:
             raise FencepostError(
-                f"{topic.name}-{partition}: broker {node_id!r} has no running replica; expected one of {able} "
-                "(reassign_partition places replicas)"
+                f"{topic.name}-{partition}: broker {node_id!r} has no running replica; expected one of "
+                f"{able} (reassign_partition places replicas)"
             )
         return node_id
