@@ -163,7 +163,7 @@ def test_groups_and_transactions_stay_until_they_are_moved() -> None:
         with closing(Consumer(settings)) as consumer:
             consumer.commit(offsets=[TopicPartition("t", 0, 1)], asynchronous=False)
         assert listed(kafka) == {1: ["id-0"], 2: []}
-        kafka.move_coordinator("id-0", to=2)
+        kafka.move_coordinator("id-0", to=2, load_seconds=0)
         assert coordinators(kafka, "id-0") == (2, 1)
         kafka.remove_broker(1)
         assert coordinators(kafka, "id-0") == (2, 2)
