@@ -157,4 +157,4 @@ class SacMachine(RuleBasedStateMachine):
 
 
 TestSacMachine = SacMachine.TestCase
-TestSacMachine.settings = settings(max_examples=60, stateful_step_count=30)
+TestSacMachine.settings = settings(stateful_step_count=30)

@@ -257,4 +257,4 @@ class Shell(RuleBasedStateMachine):
 
 
 TestStreamsClient = Shell.TestCase
-TestStreamsClient.settings = settings(max_examples=150, stateful_step_count=40)
+TestStreamsClient.settings = settings(max_examples=3 * settings().max_examples, stateful_step_count=40)

@@ -220,7 +220,6 @@ class StreamsGroupMachine(JudgedMachine):
 
 TestStreamsGroup = StreamsGroupMachine.TestCase
 TestStreamsGroup.settings = settings(
-    max_examples=60,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -110,13 +110,13 @@ def _sample() -> list[AutomaticMutant]:
     ]
 
 
-def healthy_row(scenario: str, seeds: int = HEALTHY_SEEDS) -> MatrixRow:
+def healthy_row(scenario: str) -> MatrixRow:
     """Return the row of healthy code in a scenario."""
-    results = [judged(load_any(scenario), seed) for seed in range(seeds)]
+    results = [judged(load_any(scenario), seed) for seed in range(HEALTHY_SEEDS)]
     return MatrixRow(
         name=scenario,
         kind="healthy",
-        runs=tuple((scenario, seed) for seed in range(seeds)),
+        runs=tuple((scenario, seed) for seed in range(HEALTHY_SEEDS)),
         digests=tuple(each.digest for each in results),
         found=_found([each.violations for each in results]),
     )

@@ -103,6 +103,7 @@ async def joined(wire: Wire, expression: str) -> int:
     return int(answer.error_code)
 
 
+@pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
 async def test_other_clients_are_served_while_an_expression_is_matched():

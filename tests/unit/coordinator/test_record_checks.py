@@ -311,7 +311,7 @@ def test_what_a_client_writes_is_stored_as_it_is(records: list, compression: int
     assert stored[16:] == sent[16:]
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings().max_examples)
 @given(
     SOME_RECORDS,
     st.integers(0, 4),

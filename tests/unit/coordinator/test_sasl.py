@@ -182,7 +182,7 @@ def test_plain_refuses_all_else(token: bytes, credentials: Credentials) -> None:
     assert exchange.user is None
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     st.sampled_from(MECHANISMS), st.lists(st.binary(max_size=60) | st.text(alphabet="n,=rpca\0", max_size=30))
 )

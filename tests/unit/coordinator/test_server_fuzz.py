@@ -250,7 +250,7 @@ APIS = [
 ]
 
 
-@settings(max_examples=1_000)
+@settings(max_examples=20 * settings().max_examples)
 @given(st.sampled_from(APIS), st.binary(max_size=300))
 def test_any_bytes_are_a_request_or_malformed(api: tuple[int, int], data: bytes) -> None:
     codec = codec_of(*api)
@@ -259,7 +259,7 @@ def test_any_bytes_are_a_request_or_malformed(api: tuple[int, int], data: bytes)
         codec.decode(data, 0, RequestContext(api[1], "fuzz", "/127.0.0.1"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.lists(st.binary(max_size=60), max_size=8))
 def test_any_stream_is_cut_into_frames_or_refused(pieces: list[bytes]) -> None:
     buffer, taken = FrameBuffer(1_000), 0

@@ -217,7 +217,7 @@ def test_an_offset_is_not_negative() -> None:
 INPUTS = ("connected", "subscribed", "refused", "disconnected", "on", "off", "told", "failed", "late", "time")
 
 
-@settings(max_examples=300)
+@settings(max_examples=6 * settings().max_examples)
 @given(st.lists(st.sampled_from((*INPUTS, "close")), max_size=40))
 def test_any_sequence_keeps_the_promises(inputs: list[str]) -> None:  # noqa: C901, PLR0912
     """Callbacks never overlap, every update of a connection that stays is answered once and in order."""

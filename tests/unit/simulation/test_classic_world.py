@@ -186,6 +186,7 @@ def test_a_migrated_group_begins_with_what_its_own_assignor_gave():
     assert result.violations == []
 
 
+@pytest.mark.long
 def test_equal_seeds_give_equal_migrations():
     first, again = (run(load("rolling-migration"), 5).digest for _ in range(2))
     assert first == again

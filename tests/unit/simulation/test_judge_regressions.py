@@ -8,6 +8,8 @@ from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import LIBRARY, load, load_any, loads
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(
     ("scenario", "seed"),

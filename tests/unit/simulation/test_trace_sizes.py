@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.codec.client import request_frame
@@ -100,25 +100,21 @@ syncs = st.tuples(
 
 
 @given(heartbeats)
-@settings(max_examples=40)
 def test_heartbeats_are_counted_as_the_codec_writes_them(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, *pair)
 
 
 @given(joins)
-@settings(max_examples=25)
 def test_so_are_joins_of_the_classic_protocol(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.JOIN_GROUP, 9, *pair)
 
 
 @given(syncs)
-@settings(max_examples=25)
 def test_and_its_assignments(pair: tuple[Any, Any]) -> None:
     assert message_sizes(*pair, "client-1") == on_the_wire(ApiKey.SYNC_GROUP, 5, *pair)
 
 
 @given(group_id=texts, member_id=texts, instance_id=optional, error=errors)
-@settings(max_examples=25)
 def test_and_its_heartbeats_and_farewells(
     group_id: str, member_id: str, instance_id: str | None, error: ErrorCode
 ) -> None:

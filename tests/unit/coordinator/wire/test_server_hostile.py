@@ -129,7 +129,9 @@ def inputs() -> list[Any]:
     return list(hostile.of_schemas(1_000_000, re.compile("|".join(WORST)).match))
 
 
-@pytest.mark.parametrize("worst", WORST)
+@pytest.mark.parametrize(
+    "worst", [*(pytest.param(each, marks=pytest.mark.long) for each in WORST[:1]), *WORST[1:]]
+)
 @pytest.mark.timeout(120)
 async def test_no_turn_of_the_loop_is_long_and_no_response_is(worst, inputs):
     found = [each for each in inputs if re.match(worst, each.name)]
@@ -286,6 +288,7 @@ def served(*, files: int | None = None) -> Iterator[tuple[subprocess.Popen[str],
             process.kill()
 
 
+@pytest.mark.long
 async def test_a_light_client_is_served_between_the_requests_of_many_heavy_ones(broker):
     light = await Wire.to(broker, "light")
     wires = [await Wire.to(broker) for _ in range(20)]

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.simulation.analyses.comparison import (
@@ -152,7 +152,6 @@ runs = st.lists(st.lists(st.floats(0, 1e6), min_size=1, max_size=4), min_size=6,
 
 
 @given(before=runs, after=runs)
-@settings(max_examples=50)
 def test_the_same_input_gives_the_same_answer_within_what_was_seen(
     before: list[list[float]], after: list[list[float]]
 ) -> None:

@@ -16,9 +16,13 @@ from fencepost.simulation.trace.schema import LOG_WORLD, Row
 from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 SEED = 4
+SHORT = ("coordinator-failover", "rolling-migration", "sac-churn", "streams-standby-tasks", "transactions")
 
 
-@pytest.mark.parametrize("name", library_names())
+@pytest.mark.parametrize(
+    "name",
+    [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in library_names()],
+)
 def test_views_are_what_plain_python_finds(tmp_path: Path, name: str) -> None:
     path = tmp_path / "trace.parquet"
     with ParquetTrace(path, run_id="run") as trace:
