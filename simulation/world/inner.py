@@ -38,14 +38,11 @@ from fencepost.simulation.world.remote import (
     number_of,
 )
 from fencepost.simulation.world.sqlite import connect_patiently
-from fencepost.simulation.world.standstill import what_runs_again
+from fencepost.simulation.world.standstill import MOVED_US, OWN_LIMIT_CPU_S, what_runs_again
 from fencepost.simulation.world.substitutes import Machine
 from fencepost.simulation.world.telling import HELD_US
 from fencepost.simulation.world.threads import Threads
 
-LIMIT_CPU_S: Final = 4.0
-"""The CPU seconds that a process may take while virtual time moves by less than `_MOVED_US`."""
-_MOVED_US: Final = 10_000
 _FILES: Final = frozenset({"open", "sqlite3.connect", "os.listdir", "os.scandir"}).union(
     f"os.{each}" for each in ("link", "mkdir", "remove", "rename", "rmdir", "symlink", "truncate")
 )
@@ -64,7 +61,7 @@ class WorldLink:
         self.threads: Threads
         self.loop = self.network = self
         self.process: OwnProcess
-        self._moved_us = -_MOVED_US
+        self._moved_us = -MOVED_US
         self._known: tuple[int, int, str] = (0, 0, "")
 
     def ask(self, *question: Any) -> Any:
@@ -78,9 +75,9 @@ class WorldLink:
             kind, value, self.now_us, signals, orders = wire.read(self._fd)
         except (EOFError, OSError):
             Originals.end(0)  # the run is over
-        if self.now_us - self._moved_us >= _MOVED_US:
+        if self.now_us - self._moved_us >= MOVED_US:
             self._moved_us = self.now_us
-            Originals.setitimer(signal.ITIMER_PROF, LIMIT_CPU_S)
+            Originals.setitimer(signal.ITIMER_PROF, OWN_LIMIT_CPU_S)
         if orders is not None:
             process, (busy_us, takes_us, fails) = self.process, orders
             process.busy_until_us = busy_us or process.busy_until_us
@@ -90,6 +87,8 @@ class WorldLink:
             self.threads.take_signal(each)
         if kind == "value":
             return value
+        if kind == "spins":
+            self.spins()
         if kind == "errno":
             raise OSError(value, os.strerror(value))
         if kind == "name":

@@ -12,6 +12,7 @@ import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,7 @@ from fencepost.simulation.world.programs import NotAProgram
 from fencepost.simulation.world.readiness import events_of
 from fencepost.simulation.world.shaking import shaken_by
 from fencepost.simulation.world.sockets import VirtualSocket
-from fencepost.simulation.world.standstill import StandsStill
+from fencepost.simulation.world.standstill import MOVED_US, OWN_LIMIT_CPU_S, StandsStill
 from fencepost.simulation.world.telling import HeldLoop
 from fencepost.simulation.world.template import LOOK_S, STACKS_SIGNAL, Birth, ProgramSpec, start_process
 
@@ -60,6 +61,7 @@ _CALLS: Final = frozenset(
 
 class _Originals:
     kill = staticmethod(os.kill)
+    thread_time = staticmethod(time.thread_time)
 
     @staticmethod
     def poll(fd: int, seconds: float = 0.2, select: Any = select.select) -> bool:
@@ -174,6 +176,9 @@ class _OwnProcess:
         self._signals: list[int] = []
         self._was_signalled = False
         self._waiting: asyncio.Future[None] | None = None
+        self._moved_us = self._loop.now_us
+        self._moved_cpu_s = _Originals.thread_time()
+        """The CPU time of this thread when virtual time last moved."""
         self._cpu_ticks = -1
         """The CPU time that it had taken when it was last found waiting for the machine."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -300,6 +305,8 @@ class _OwnProcess:
             kind, value = "refused", str(error)
         except (TypeError, ValueError, OverflowError) as error:  # of wrong arguments
             kind, value = "wrong", error
+        if self._answered_without_end():
+            kind = "spins"
         process = self._process
         orders = None
         if process.busy_until_us or process.callback_takes_us or process.callback_fails:
@@ -311,6 +318,13 @@ class _OwnProcess:
             wire.write(self._fd, (kind, value, self._loop.now_us, signals, orders))
         except OSError:
             return  # it has ended, which the next read sees
+
+    def _answered_without_end(self) -> bool:
+        """Return true if its questions have kept this thread busy while virtual time stands still."""
+        cpu_s = _Originals.thread_time()
+        if self._loop.now_us - self._moved_us >= MOVED_US:
+            self._moved_us, self._moved_cpu_s = self._loop.now_us, cpu_s
+        return cpu_s - self._moved_cpu_s > OWN_LIMIT_CPU_S
 
     # -- questions --------------------------------------------------------------------------------------
 

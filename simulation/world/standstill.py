@@ -22,8 +22,11 @@ from fencepost.simulation.world.places import frames_of, place_in, place_of, sta
 from fencepost.simulation.world.processes import PROCESS, run_callback
 
 LIMIT_CPU_S: Final = 6.0
-"""The CPU seconds that a run may take while virtual time moves by less than `_MOVED_US`."""
-_MOVED_US: Final = 10_000
+"""The CPU seconds that a run may take while virtual time moves by less than `MOVED_US`."""
+OWN_LIMIT_CPU_S: Final = 4.0
+"""The same for a program in a process of its own, and for the answers to it. That process knows its line, so
+it is the first to report."""
+MOVED_US: Final = 10_000
 _LOOK_S: Final = 0.25
 """The interval in which the thread looks, in seconds of the machine."""
 _RETURN_CPU_S: Final = 0.5
@@ -120,7 +123,7 @@ class StandstillWatch:
                     told = True
                     os.write(2, f"fencepost: {self._text(self._inside)}. It can't be interrupted\n".encode())
                 continue
-            if loop.now_us - since_us >= _MOVED_US:
+            if loop.now_us - since_us >= MOVED_US:
                 since_us, since_s, callback = loop.now_us, now_s, None
                 continue
             stack = list(stack_of(sys._current_frames().get(self._thread)))

@@ -13,7 +13,7 @@ import pytest
 
 import fencepost
 from fencepost import FencepostError, SimulatedWorld, SimulationFailed, WorldResult, run_simulated
-from fencepost.simulation.world import folder, wire
+from fencepost.simulation.world import folder, outer, wire
 from fencepost.simulation.world.inner import OwnProcess, WorldLink
 from fencepost.simulation.world.run import run_world
 
@@ -180,12 +180,18 @@ def test_exit_with_status_0_is_an_end() -> None:
     assert told("exits_at_once", 0)[1].crashes == []
 
 
-@pytest.mark.parametrize("program", ["spins", "never_returns"])
-def test_program_that_spins_is_told_with_its_line(program: str) -> None:
-    (violation,) = told(program)[1].violations
+def test_program_that_never_returns_is_told_with_its_line() -> None:
+    (violation,) = told("never_returns")[1].violations
     assert violation.invariant == "raised StandsStill"
-    told_as = "worker runs" if program == "spins" else "worker does not return from"
-    assert f"{told_as} tests/unit/simulation/world/own_programs.py:" in violation.message
+    assert "worker does not return from tests/unit/simulation/world/own_programs.py:" in violation.message
+
+
+def test_program_that_keeps_the_world_busy_is_told_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The world computes as much as the program does, and knows no line of it."""
+    monkeypatch.setattr(outer, "OWN_LIMIT_CPU_S", 0.2)
+    (violation,) = told("spins")[1].violations
+    assert violation.invariant == "raised StandsStill"
+    assert "worker runs tests/unit/simulation/world/own_programs.py:" in violation.message
 
 
 def test_thread_that_never_returns_ends_the_run() -> None:
