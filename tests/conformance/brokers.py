@@ -67,12 +67,12 @@ class ServedBroker:
 
     def __enter__(self) -> ServedBroker:
         self._thread.start()
-        assert self._started.wait(10), "the broker did not start"
+        assert self._started.wait(SECONDS), "the broker did not start"
         return self
 
     def __exit__(self, *error: object) -> None:
         self._loop.call_soon_threadsafe(self._end.set)
-        self._thread.join(10)
+        self._thread.join(SECONDS)
         assert not self._thread.is_alive(), "the broker did not stop"
 
     @property

@@ -289,17 +289,19 @@ async def users(peer: Client) -> AsyncIterator[Any]:
     name = peer.topic
     good = {"name": name, "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
 
+    wanted: dict[int, int] = {}
+
     async def settled() -> Any:
         """The description of a user, once the broker has heard of it from the controller."""
-        found = await peer.ask_plain(50, 0, users=[{"name": name}])
-        return [
-            (
-                each.error_code.name,
-                each.error_message.replace(name, "") if each.error_message else None,
-                sorted((one.mechanism, one.iterations) for one in each.credential_infos),
-            )
-            for each in found.results
-        ]
+        deadline = time.monotonic() + 60
+        while True:
+            (found,) = (await peer.ask_plain(50, 0, users=[{"name": name}])).results
+            known = sorted((one.mechanism, one.iterations) for one in found.credential_infos)
+            if known == sorted(wanted.items()):
+                message = found.error_message
+                return [(found.error_code.name, message.replace(name, "") if message else None, known)]
+            assert time.monotonic() < deadline, known
+            await asyncio.sleep(0.05)
 
     gone = {"name": name, "mechanism": 1}
     yield await settled()
@@ -310,10 +312,15 @@ async def users(peer: Client) -> AsyncIterator[Any]:
         *(([], [good | {"iterations": 1}, good]), ([], [good])),
         *(([], [good | {"mechanism": 2, "iterations": 8192}]), ([gone], [good]), ([gone], []), ([gone], [])),
     ):
-        yield await peer.told(51, 0, deletions=deletions, upsertions=upsertions)
+        changed = await peer.told(51, 0, deletions=deletions, upsertions=upsertions)
+        if "'error_code': 'none'" in changed:
+            for each in deletions:
+                del wanted[each["mechanism"]]
+            wanted |= {each["mechanism"]: each["iterations"] for each in upsertions}
+        yield changed
         yield await settled()
-    for wanted in ([name, name], [f"no-{name}"], [""]):
-        yield await peer.told(50, 0, users=[{"name": one} for one in wanted])
+    for asked in ([name, name], [f"no-{name}"], [""]):
+        yield await peer.told(50, 0, users=[{"name": one} for one in asked])
     everybody = await peer.ask_plain(50, 0, users=None)
     yield name in {each.user for each in everybody.results}
 
