@@ -19,6 +19,7 @@ import traceback
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,18 @@ class Watchdog:
             if nextitem is None:
                 faulthandler.cancel_dump_traceback_later()
                 self._ends_at = 0.0
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+    ) -> Generator[None, object, object]:
+        """Keep the reason for the other tests that share the fixture: pytest keeps no exception of this kind."""
+        try:
+            return (yield)
+        except OutOfTime as error:
+            failure = pytest.fail.Exception(f"Fixture {fixturedef.argname}: {self._fault}", pytrace=False)
+            fixturedef.cached_result = (None, fixturedef.cache_key(request), (failure, error.__traceback__))  # type: ignore[arg-type]
+            raise failure from None
 
     @contextlib.contextmanager
     def _phase(self, item: pytest.Item, seconds: float, *, refuses: bool) -> Iterator[None]:

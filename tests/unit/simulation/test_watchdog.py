@@ -106,6 +106,28 @@ def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs)
     assert "in test_that_never_ends" in printed
 
 
+def test_tests_that_share_a_fixture_tell_where_it_ran_out_of_time(limited: Runs) -> None:
+    tests = """
+        import pytest
+
+        pytestmark = pytest.mark.timeout(0.5)
+
+        @pytest.fixture(scope="module")
+        def shared():
+            while True:
+                pass
+
+        def test_first(shared):
+            pass
+
+        def test_second(shared):
+            pass
+        """
+    printed = limited(tests, conftest=CONFTEST)
+    assert outcomes(printed) == {"error": 2}, printed
+    assert printed.count("Fixture shared: test_it.py::test_first takes more than 0.5 s.") >= 2
+
+
 def test_a_process_wants_the_mark_or_the_fixture(limited: Runs) -> None:
     tests = """
         import contextlib, os, subprocess, sys, pytest
