@@ -13,24 +13,42 @@ from typing import Any
 import pytest
 
 TESTS = Path(__file__).parent
-S_PER_KB = 0.06
+S_PER_KB = 0.045
 """What a kilobyte of tests takes, in seconds of one core."""
 LONGER_S = {
-    "test_conform_suite.py": 5,
-    "test_embedded_clients.py": 6,
-    "test_explorer.py": 27,
-    "test_expression_limits.py": 5,
+    "test_classic_clients.py": 3,
+    "test_classic_world.py": 6,
+    "test_cli_refusals.py": 3,
+    "test_cli_simulate.py": 3,
+    "test_codec_reader.py": 3,
+    "test_conform_suite.py": 6,
+    "test_docstrings.py": 4,
+    "test_embedded_clients.py": 4,
+    "test_explorer.py": 18,
+    "test_failures.py": 4,
+    "test_interrupted_runs.py": 5,
     "test_journal_damage.py": 5,
+    "test_members.py": 5,
+    "test_mutants_registry.py": 5,
     "test_mutation.py": 5,
-    "test_proxy_real.py": 8,
-    "test_rooms.py": 5,
+    "test_proxy_real.py": 7,
+    "test_record_checks.py": 3,
+    "test_run.py": 11,
     "test_run_views.py": 5,
-    "test_server_fuzz.py": 5,
-    "test_server_hostile.py": 13,
-    "test_server_large_batches.py": 10,
-    "test_world.py": 6,
-    "test_world_network.py": 6,
-    "test_world_process.py": 6,
+    "test_scenarios.py": 3,
+    "test_server_fuzz.py": 4,
+    "test_server_hostile.py": 5,
+    "test_server_large_batches.py": 8,
+    "test_slow_networks.py": 5,
+    "test_streams_world.py": 16,
+    "test_trace_schema.py": 3,
+    "test_world.py": 8,
+    "test_world_faults.py": 3,
+    "test_world_planted.py": 9,
+    "test_world_reports.py": 5,
+    "test_world_settings.py": 3,
+    "test_world_standstill.py": 6,
+    "test_world_telling.py": 5,
 }
 """Files that take much longer than their size says. A wrong number costs balance, and nothing else."""
 

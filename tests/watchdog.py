@@ -86,7 +86,7 @@ class Watchdog:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
     ) -> Generator[None, object, object]:
-        """Keep the reason for the other tests that share the fixture: pytest keeps no exception of this kind."""
+        """Keep the reason for other tests that share the fixture: pytest keeps no exception of this kind."""
         try:
             return (yield)
         except OutOfTime as error:

@@ -118,6 +118,7 @@ def test_the_next_process_has_the_place_of_one_that_closed() -> None:
     assert "the coordinator takes the heartbeat of a2: epoch 0, owns []" in told
 
 
+@pytest.mark.long
 def test_a_join_that_is_late_does_not_get_a_static_place() -> None:
     found = walk(faults=1, kinds=("late",), static=True)
     assert found.complete
@@ -143,8 +144,8 @@ WITHOUT_FAILOVER = tuple(kind for kind in USUAL_FAULTS if kind != "failover")
         (3, 1, 0, USUAL_FAULTS, False),
         (2, 2, 0, USUAL_FAULTS, True),
         (1, 1, 1, WITHOUT_FAILOVER, False),
-        (1, 2, 1, WITHOUT_FAILOVER, True),
-        (1, 1, 2, ("breaks", "stalls"), False),
+        pytest.param(1, 2, 1, WITHOUT_FAILOVER, True, marks=pytest.mark.long),
+        pytest.param(1, 1, 2, ("breaks", "stalls"), False, marks=pytest.mark.long),
         (2, 1, 1, ("crashes", "expires"), False),
         pytest.param(2, 1, 2, ("crashes", "breaks"), False, marks=pytest.mark.long),
         pytest.param(2, 1, 1, ("unsubscribes", "closes"), False, marks=pytest.mark.long),
@@ -176,7 +177,7 @@ def _without_claims(world: ExploredGroup, state: Any) -> tuple[object, ...]:
     return coordinator, roles, strays, left
 
 
-@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("static", [pytest.param(False, marks=pytest.mark.long), True])
 def test_the_reduced_search_of_small_groups_finds_nothing_either(static: bool) -> None:
     found = walk(members=1, faults=1, static=static, reduced=True)
     assert found.violations == ()
@@ -184,6 +185,7 @@ def test_the_reduced_search_of_small_groups_finds_nothing_either(static: bool) -
     assert 0 < found.settled < found.states < 1_000
 
 
+@pytest.mark.long
 def test_the_reduced_search_sees_a_join_that_is_late() -> None:
     (found,) = walk(faults=1, kinds=("late",), reduced=True).violations
     assert found.invariant == "one-claimant"
@@ -218,7 +220,9 @@ def test_a_join_that_is_late_takes_partitions_from_the_member_that_joined_again(
     assert "the coordinator takes late the heartbeat of a1: epoch 0, owns []" in found.steps
 
 
-@pytest.mark.parametrize("reduced", [False, True], ids=["full", "reduced"])
+@pytest.mark.parametrize(
+    "reduced", [pytest.param(False, marks=pytest.mark.long), True], ids=["full", "reduced"]
+)
 @pytest.mark.parametrize(
     "name",
     [

@@ -46,7 +46,13 @@ def simulated(model: Fit) -> Latencies:
     return measured(*(f"{key}={value}" for key, value in model.settings.items()))
 
 
-@pytest.mark.parametrize(("median", "p99"), [("1ms", "3ms"), ("2ms", "80ms"), ("30ms", "200ms")])
+@pytest.mark.parametrize(
+    ("median", "p99"),
+    [
+        ("2ms", "80ms"),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in (("1ms", "3ms"), ("30ms", "200ms"))),
+    ],
+)
 def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99: str) -> None:
     latency = f'network.latency={{median = "{median}", p99 = "{p99}"}}'
     before = measured(latency, "cluster.replication=20ms")
@@ -56,6 +62,7 @@ def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99:
             assert at(other, share) == pytest.approx(at(one, share), rel=tolerance)
 
 
+@pytest.mark.long
 def test_how_late_timers_are_is_found() -> None:
     late = measured("application.timer_delay=7ms")
     assert fit(late, simulated).timer_delay.low == pytest.approx(7_000, abs=300)

@@ -14,7 +14,7 @@ from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.world import StreamsWorld
 
-SCENARIO = load_any("streams-failures")
+SCENARIO = load_any("streams-failures", duration="4m")
 
 
 def interrupt_in_a_stream_thread(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> list[int]:

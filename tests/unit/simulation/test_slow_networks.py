@@ -23,7 +23,7 @@ def slow(name: str, *overrides: str) -> AnyScenario:
         ("sac-churn", ""),
     ],
 )
-@pytest.mark.parametrize("latency", ["10s", "1h"])
+@pytest.mark.parametrize("latency", ["10s", pytest.param("1h", marks=pytest.mark.long)])
 def test_members_that_are_never_answered_in_time_break_nothing(
     name: str, protocol: str, latency: str
 ) -> None:

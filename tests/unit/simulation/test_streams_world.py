@@ -43,7 +43,10 @@ def played(name: str, seed: int, *overrides: str, duration: str | None = None) -
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name",
+    [*NAMES[::3], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES if name not in NAMES[::3])],
+)
 def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     result, kept = played(name, seed, duration="6m")
     assert result.violations == []
@@ -58,6 +61,7 @@ def test_a_member_that_leaves_and_does_not_disconnect_is_flagged(monkeypatch: py
     assert "streams-dead-left" in {each.invariant for each in result.violations}
 
 
+@pytest.mark.long
 def test_failures_come_with_every_answer_and_in_every_place() -> None:
     said = set()
     for seed in range(2):
@@ -176,6 +180,7 @@ def test_a_thread_that_hangs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {violation.invariant for violation in result.violations} >= {"streams-settles"}
 
 
+@pytest.mark.long
 def test_an_application_that_has_no_time_to_settle_breaks_nothing() -> None:
     result = run(load_any("streams-failures", overrides=["quiet=5s"]), 2)
     assert result.violations == []
@@ -189,7 +194,9 @@ def test_clients_that_were_to_start_later_start_when_faults_end() -> None:
     assert result.heartbeats > 0
 
 
-@pytest.mark.parametrize(("state", "seed"), [("DISCONNECTED", 2), ("ERROR", 0)])
+@pytest.mark.parametrize(
+    ("state", "seed"), [pytest.param("DISCONNECTED", 2, marks=pytest.mark.long), ("ERROR", 0)]
+)
 def test_a_step_that_the_listener_does_not_hear_is_seen(
     monkeypatch: pytest.MonkeyPatch, state: str, seed: int
 ) -> None:
@@ -264,7 +271,7 @@ def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> Non
     structlog.reset_defaults()
     try:
         with caplog.at_level(logging.DEBUG):
-            run(load_any("streams-failures"), 1)
+            run(load_any("streams-failures", duration="4m"), 1)
     finally:
         if before is not None:
             structlog.configure(**before)
@@ -338,6 +345,7 @@ def test_who_is_told_late_of_a_shutdown_waits_for_nobodys_session() -> None:
     assert result.figures["shutdown_s"] < 10
 
 
+@pytest.mark.long
 def test_classic_members_that_were_told_to_end_may_be_in_the_group_until_their_sessions_end() -> None:
     """Clients stand still while others are told, so that round follows round up to the end of the run."""
     result, _ = played("streams-frozen-clients", 130, "group.protocol=classic")

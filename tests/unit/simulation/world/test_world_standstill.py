@@ -127,13 +127,18 @@ def told(result: WorldResult) -> str:
     "program",
     [
         _spins_on_an_event,
-        _polls_without_a_timeout,
         _polls_kip848_without_a_timeout,
         _awaits_nothing,
-        _reads_the_clock,
-        _calls_itself,
-        _computes_in_a_protocol,
-        _swallows_all,
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (
+                _polls_without_a_timeout,
+                _reads_the_clock,
+                _calls_itself,
+                _computes_in_a_protocol,
+                _swallows_all,
+            )
+        ),
     ],
 )
 def test_run_that_stands_still_names_program_file_and_line(program: Program) -> None:
