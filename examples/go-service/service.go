@@ -19,16 +19,18 @@ type Charge func(ctx context.Context, order, cents string) error
 //
 // BlockRebalanceOnPoll keeps a partition while its records are charged. So a rebalance never hands an order
 // to another process in the middle of a charge. A fence can, and then the order is charged again.
-func Run(ctx context.Context, servers, topic, group, clientID string, charge Charge) error {
-	client, err := kgo.NewClient(
+// Options in more override those of the service.
+func Run(ctx context.Context, servers, topic, group, clientID string, charge Charge, more ...kgo.Opt) error {
+	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(strings.Split(servers, ",")...),
 		kgo.ClientID(clientID),
 		kgo.ConsumerGroup(group),
 		kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(),
-	)
+	}, more...)...)
 	if err != nil {
 		return err
 	}

@@ -106,11 +106,11 @@ func produce(t *testing.T, servers, topic string, orders ...string) {
 }
 
 // service runs until the returned function ends it, and checks that it ended without an error.
-func service(t *testing.T, servers, topic, group string, charge Charge) (stop func()) {
+func service(t *testing.T, servers, topic, group string, charge Charge, more ...kgo.Opt) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Run(ctx, servers, topic, group, "one", charge) }()
+	go func() { ended <- Run(ctx, servers, topic, group, "one", charge, more...) }()
 	return func() {
 		t.Helper()
 		cancel()

@@ -19,15 +19,16 @@ public class Orders implements AutoCloseable {
   private final KafkaConsumer<String, String> consumer;
   private final Consumer<String> charge;
 
-  public Orders(String servers, String group, String topic, Consumer<String> charge) {
+  /** {@code more} has the consumer's {@code bootstrap.servers} and {@code group.id}, and may have other settings. */
+  public Orders(Map<String, String> more, String topic, Consumer<String> charge) {
     Properties settings = new Properties();
-    settings.put("bootstrap.servers", servers);
-    settings.put("group.id", group);
     settings.put("group.protocol", "consumer");
+    settings.put("isolation.level", "read_committed");
     settings.put("enable.auto.commit", "false");
     settings.put("auto.offset.reset", "earliest");
     settings.put("key.deserializer", StringDeserializer.class.getName());
     settings.put("value.deserializer", StringDeserializer.class.getName());
+    settings.putAll(more);
     this.consumer = new KafkaConsumer<>(settings);
     this.consumer.subscribe(List.of(topic));
     this.charge = charge;
@@ -35,7 +36,7 @@ public class Orders implements AutoCloseable {
 
   /** Charges the orders that are there. */
   public void poll() {
-    for (ConsumerRecord<String, String> order : consumer.poll(Duration.ofMillis(100))) {
+    for (ConsumerRecord<String, String> order : consumer.poll(Duration.ofMillis(20))) {
       charge.accept(order.value());
       try {
         TopicPartition partition = new TopicPartition(order.topic(), order.partition());

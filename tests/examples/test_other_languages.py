@@ -1,0 +1,62 @@
+"""The examples in Go, Java and JavaScript: their own tests pass where the language is installed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+FETCHED = {
+    "go-service": ["go", "build", "-mod=readonly", "./..."],
+    "java-service": ["mvn", "-B", "-q", "test-compile"],
+    "javascript-service": ["npm", "install", "--no-audit", "--no-fund"],
+}
+"""The commands that fetch the libraries of an example."""
+TESTED = {
+    "go-service": ["go", "test", "-mod=readonly", "-count=1", "./..."],
+    "java-service": ["mvn", "-B", "-q", "test"],
+    "javascript-service": ["npm", "test"],
+}
+"""The commands of an example's README."""
+UNREACHABLE = ("dial tcp", "Could not transfer", "Could not resolve", "npm error network", "npm error code E")
+"""What these commands say if their libraries can't be fetched."""
+
+
+@pytest.mark.real
+@pytest.mark.processes
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FETCHED)
+def test_the_tests_of_a_service_pass(name: str, tmp_path: Path) -> None:
+    for program in {FETCHED[name][0], *(("javac",) if name == "java-service" else ())}:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+    folder = shutil.copytree(
+        EXAMPLES / name, tmp_path / name, ignore=shutil.ignore_patterns("node_modules", "target")
+    )
+    fencepost = tmp_path / "fencepost"
+    fencepost.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fencepost.simulation "$@"\n')
+    fencepost.chmod(0o755)
+
+    def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            words,
+            cwd=folder,
+            env={**os.environ, "FENCEPOST": str(fencepost), "GOTOOLCHAIN": "local"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=140,
+        )
+
+    fetched = run(FETCHED[name])
+    said = fetched.stdout + fetched.stderr
+    if fetched.returncode != 0 and any(each in said for each in UNREACHABLE):
+        pytest.skip(f"the libraries of {name} can't be fetched here: {said}")
+    assert fetched.returncode == 0, said
+    tested = run(TESTED[name])
+    assert tested.returncode == 0, tested.stdout + tested.stderr
