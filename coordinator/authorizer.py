@@ -6,6 +6,7 @@ sent or kept beyond the object.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -60,12 +61,12 @@ class Authorizer:
     ) -> None:
         self._super_users = frozenset(super_users)
         self._is_open = allow_everyone_if_no_acl_found
-        self._acls: dict[AclResourceType | int, dict[AclBinding, None]] = {}
+        self._acls: dict[AclResourceType | int, _AclsOfKind] = {}
 
     @property
     def is_idle(self) -> bool:
         """True if every client may do everything."""
-        return self._is_open and not any(self._acls.values())
+        return self._is_open and not any(each.all for each in self._acls.values())
 
     # -- changes and queries ----------------------------------------------------------------------------
 
@@ -75,11 +76,11 @@ class Authorizer:
         :raises ProtocolError: INVALID_REQUEST for one that a filter or an unknown kind stands for.
         """
         check_binding(acl)
-        self._acls.setdefault(acl.resource_type, {})[acl] = None
+        self._acls.setdefault(acl.resource_type, _AclsOfKind()).add(acl)
 
     def find(self, wanted: AclFilter) -> list[AclBinding]:
         """Return the ACLs that a filter matches, sorted."""
-        return sorted(acl for acls in self._acls.values() for acl in acls if matches(wanted, acl))
+        return sorted(acl for acls in self._acls.values() for acl in acls.all if matches(wanted, acl))
 
     def delete(self, wanted: AclFilter) -> list[AclBinding]:
         """Delete the ACLs that a filter matches, and return them.
@@ -92,7 +93,7 @@ class Authorizer:
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, f"Unknown {what}.")
         found = self.find(wanted)
         for acl in found:
-            del self._acls[acl.resource_type][acl]
+            self._acls[acl.resource_type].remove(acl)
         return found
 
     # -- decisions --------------------------------------------------------------------------------------
@@ -103,19 +104,13 @@ class Authorizer:
         """Return true if no ACL denies the operation, and one allows it or the resource has no ACL."""
         if principal in self._super_users:
             return True
-        has_acls = is_allowed = False
-        for acl in self._acls.get(kind, ()):
-            if not _is_about(acl, name):
-                continue
-            has_acls = True
-            if not _is_of(acl, principal, host):
-                continue
-            allows = acl.permission_type == AclPermissionType.ALLOW
-            same = acl.operation in (operation, AclOperation.ALL)
-            if same and not allows:
-                return False
-            is_allowed |= allows and (same or acl.operation in IMPLIED_BY.get(operation, ()))
-        return is_allowed if has_acls else self._is_open
+        acls = self._of(principal, host, kind, name)
+        return self._is_open if acls is None else _allow(acls, operation)
+
+    def _of(self, principal: str, host: str, kind: AclResourceType, name: str) -> list[AclBinding] | None:
+        """Return the ACLs about a resource that are of a client; None if it has none of any client."""
+        acls = self._acls.get(kind)
+        return None if acls is None else acls.of(principal, host, name)
 
     def authorize_any(
         self, principal: str, host: str, operation: AclOperation, kind: AclResourceType
@@ -125,7 +120,7 @@ class Authorizer:
             return True
         own = [
             acl
-            for acl in self._acls.get(kind, ())
+            for acl in (self._acls[kind].all if kind in self._acls else ())
             if acl.operation in (operation, AclOperation.ALL) and _is_of(acl, principal, host)
         ]
         denied = [acl for acl in own if acl.permission_type == AclPermissionType.DENY]
@@ -143,9 +138,72 @@ class Authorizer:
 
     def operations(self, principal: str, host: str, kind: AclResourceType, name: str) -> int:
         """Return the operations that a client may do with a resource, as a bit field (KIP-430)."""
-        return sum(
-            1 << each for each in OPERATIONS[kind] if self.authorize(principal, host, each, kind, name)
-        )
+        acls = None if principal in self._super_users else self._of(principal, host, kind, name)
+        allows_all = principal in self._super_users or (acls is None and self._is_open)
+        return sum(1 << each for each in OPERATIONS[kind] if allows_all or _allow(acls or (), each))
+
+
+class _AclsOfKind:
+    """The ACLs about resources of one kind, by resource and principal: one is found without the others."""
+
+    def __init__(self) -> None:
+        self.all: dict[AclBinding, None] = {}
+        self._by_pattern: dict[tuple[int, str], dict[str, list[AclBinding]]] = {}
+        self._prefixes: Counter[int] = Counter()
+        """The lengths of the names that stand for all that begin so."""
+
+    def add(self, acl: AclBinding) -> None:
+        """Add an ACL, unless it is there."""
+        if acl in self.all:
+            return
+        self.all[acl] = None
+        of_resource = self._by_pattern.setdefault((acl.pattern_type, acl.resource_name), {})
+        of_resource.setdefault(acl.principal, []).append(acl)
+        if acl.pattern_type == PatternType.PREFIXED:
+            self._prefixes[len(acl.resource_name)] += 1
+
+    def remove(self, acl: AclBinding) -> None:
+        """Remove an ACL that is there."""
+        del self.all[acl]
+        pattern = acl.pattern_type, acl.resource_name
+        of_resource = self._by_pattern[pattern]
+        of_resource[acl.principal].remove(acl)
+        if not of_resource[acl.principal]:
+            del of_resource[acl.principal]
+        if not of_resource:
+            del self._by_pattern[pattern]
+        if acl.pattern_type == PatternType.PREFIXED:
+            self._prefixes[len(acl.resource_name)] -= 1
+            self._prefixes += Counter()  # without lengths that no ACL has
+
+    def of(self, principal: str, host: str, name: str) -> list[AclBinding] | None:
+        """Return those about the resource of that name and of a client; None if there are none about it."""
+        patterns = [(PatternType.LITERAL, name), (PatternType.LITERAL, WILDCARD)]
+        patterns += [
+            (PatternType.PREFIXED, name[:length]) for length in self._prefixes if length <= len(name)
+        ]
+        about = [found for each in patterns if (found := self._by_pattern.get(each)) is not None]
+        if not about:
+            return None
+        return [
+            acl
+            for of_resource in about
+            for who in (principal, "User:*")
+            for acl in of_resource.get(who, ())
+            if acl.host in (host, WILDCARD)
+        ]
+
+
+def _allow(acls: Iterable[AclBinding], operation: AclOperation) -> bool:
+    """Return true if none of these ACLs denies the operation, and one allows it."""
+    is_allowed = False
+    for acl in acls:
+        allows = acl.permission_type == AclPermissionType.ALLOW
+        same = acl.operation in (operation, AclOperation.ALL)
+        if same and not allows:
+            return False
+        is_allowed |= allows and (same or acl.operation in IMPLIED_BY.get(operation, ()))
+    return is_allowed
 
 
 def check_binding(acl: AclBinding) -> None:

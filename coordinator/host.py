@@ -145,6 +145,9 @@ class HostHooks:
     def later(self, work: Sliced[None]) -> None:
         """Run work behind the reply, slice by slice: the resolution of regular expressions."""
 
+    def may_describe(self) -> Callable[[str], bool] | None:
+        """Return what decides which topics the client of the present request may see; None for all."""
+
     def turn(self) -> Iterator[None]:
         """Yield before each timer that may run now; once it ends, other work has its turn first."""
         return itertools.repeat(None)
@@ -265,7 +268,7 @@ class CoordinatorHost(Generic[C]):
             if kind is ParkedResponse:
                 responses.append(effect)
             elif kind is ResolveRegularExpressions:
-                self._hooks.later(self._resolution(effect))
+                self._hooks.later(self._resolution(effect, self._hooks.may_describe()))
             else:
                 self._hooks.carry_out(effect)
         if responses:
@@ -276,10 +279,12 @@ class CoordinatorHost(Generic[C]):
         waiting = [(parked.pop(one.token), one.response) for one in responses if one.token in parked]
         self._hooks.deliver(waiting, outcome)
 
-    def _resolution(self, effect: ResolveRegularExpressions) -> Sliced[None]:
+    def _resolution(
+        self, effect: ResolveRegularExpressions, may_describe: Callable[[str], bool] | None
+    ) -> Sliced[None]:
         """Match the expressions with the topics at the time when the work begins."""
         # Only a coordinator of groups has this effect.
-        slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image)
+        slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image, may_describe)
         while not self.closed:
             try:
                 next(slices)

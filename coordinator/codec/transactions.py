@@ -27,11 +27,17 @@ class AddPartitionsCall(msgspec.Struct, frozen=True, kw_only=True):
     transactions: tuple[transactions.AddPartitionsToTxnRequest, ...]
     api_version: int
 
+    @property
+    def is_of_broker(self) -> bool:
+        """True for a version that only brokers send to each other."""
+        return self.api_version >= _OF_BROKERS_FROM
+
 
 class AddPartitionsReply(msgspec.Struct, frozen=True, kw_only=True):
     """The result for each transaction of the request, in its order."""
 
-    transactions: tuple[tuple[str, transactions.AddPartitionsToTxnResponse], ...]
+    transactions: tuple[tuple[str, transactions.AddPartitionsToTxnResponse], ...] = ()
+    error_code: ErrorCode = ErrorCode.NONE
 
 
 class TxnOffsetCommitCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +84,7 @@ _PARTITIONS = Via(
     write=lambda partitions: partitions_by_topic(partitions).items(),
 )
 _V3 = "v3_and_below_"
+_OF_BROKERS_FROM = 4
 
 
 def _add_partitions(values: dict[str, Any], context: Any) -> AddPartitionsCall:

@@ -8,6 +8,7 @@ step requests it as an effect, and the result returns as an event.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 from fencepost.coordinator.consumer.group import NO_REFRESH, ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -48,20 +49,32 @@ def validate(expression: str) -> None:
         ) from error
 
 
-def resolving(effect: ResolveRegularExpressions, image: TopicsImage) -> Sliced[RegularExpressionsResolved]:
+def resolving(
+    effect: ResolveRegularExpressions,
+    image: TopicsImage,
+    may_describe: Callable[[str], bool] | None = None,
+) -> Sliced[RegularExpressionsResolved]:
     """Carry the effect out on this image: return the event to feed back to the coordinator.
 
-    An expression that is not valid matches nothing. The coordinator refuses it before a member can subscribe
-    to it, so it is from a journal of another version.
+    Topics that the client may not describe are left out, as by Kafka's TopicRegexResolver. An expression that
+    is not valid matches nothing. The coordinator refuses it before a member can subscribe to it, so it is
+    from a journal of another version.
     """
     names = sorted(image.by_name)
     topics: dict[str, tuple[str, ...]] = {}
+    denied: set[str] = set()
     for expression in effect.regular_expressions:
         try:
-            topics[expression] = yield from matching(expression, names)
+            found = yield from matching(expression, names)
         except ProtocolError:
-            topics[expression] = ()
-    return RegularExpressionsResolved(group_id=effect.group_id, topics=topics, image_version=image.version)
+            found = ()
+        if may_describe is not None:
+            denied.update(name for name in found if not may_describe(name))
+            found = tuple(name for name in found if name not in denied)
+        topics[expression] = found
+    return RegularExpressionsResolved(
+        group_id=effect.group_id, topics=topics, image_version=image.version, denied=frozenset(denied)
+    )
 
 
 def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExpressionsResolved:

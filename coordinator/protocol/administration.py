@@ -38,6 +38,8 @@ class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int = -1
     replication_factor: int = -1
     configs: tuple[ConfigEntry, ...] = ()
+    topic_config_error_code: ErrorCode = ErrorCode.NONE
+    """Why the numbers and the settings are left out."""
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
 

@@ -66,6 +66,8 @@ class RegularExpressionsResolved(msgspec.Struct, frozen=True, kw_only=True):
     topics: dict[str, tuple[str, ...]]
     """Names that match, sorted, by regular expression; empty if they could not be matched."""
     image_version: int
+    denied: frozenset[str] = frozenset()
+    """Names that match too, but that the client whose request led to this may not describe."""
 
 
 class DeadlineReached(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.buffers import UNCOUNTED, Buffers
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
-from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
+from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, MIN_REAUTH_INTERVAL_MS, Login
 from fencepost.coordinator.server.repeated import (
     ASKED_AGAIN,
     RepeatedAnswers,
@@ -104,6 +104,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_is_plain",
         "_is_queued",
         "_is_starved",
+        "_last_login",
         "_late",
         "_local_host",
         "_login",
@@ -113,6 +114,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_on_made",
         "_out",
         "_peer",
+        "_reauth_ms",
         "_repeated",
         "_resting",
         "_rights",
@@ -154,6 +156,9 @@ class KafkaServerConnection(asyncio.Protocol):
         self._on_made = on_made
         self._on_lost = on_lost
         self._login = None if services.credentials is None else self._new_login(services.credentials)
+        self._last_login: Login | None = None
+        self._reauth_ms = -MIN_REAUTH_INTERVAL_MS
+        """The time at which the client began to log in again, in ms."""
         self._expires_ms: int | None = None
         """The time at which the client has to log in again, in ms; None if it need not (KIP-368)."""
         self._max_frame_bytes = max_frame_bytes
@@ -186,8 +191,8 @@ class KafkaServerConnection(asyncio.Protocol):
         self._is_plain = heartbeat is consumer_group_heartbeat
         self._shortcut = not self._is_guarded and (self._is_plain or isinstance(handlers, RepeatingHandlers))
 
-    def _new_login(self, credentials: Credentials, again: str = "") -> Login:
-        return Login(credentials, self._rights.max_reauth_ms, again)
+    def _new_login(self, credentials: Credentials, before: Login | None = None) -> Login:
+        return Login(credentials, self._rights.max_reauth_ms, before)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start serving the client; the broker may refuse it."""
@@ -509,13 +514,16 @@ class KafkaServerConnection(asyncio.Protocol):
 
         :raises Unanswered: then; Kafka, too, closes the connection.
         """
-        if api_key == ApiKey.SASL_HANDSHAKE and self._login is None:
-            assert self._services.credentials is not None
-            self._login = self._new_login(self._services.credentials, self.principal)
+        if self._login is None:
+            now_ms = self._services.transactions.now_ms()
+            if api_key == ApiKey.SASL_HANDSHAKE and now_ms >= self._reauth_ms + MIN_REAUTH_INTERVAL_MS:
+                assert self._services.credentials is not None
+                self._reauth_ms = now_ms
+                self._login = self._new_login(self._services.credentials, self._last_login)
+            elif self._expires_ms is not None and now_ms > self._expires_ms:
+                raise Unanswered("the session of the login is over")
         if self._login is not None:
             self._login.check(api_key, is_spoken=is_spoken)
-        elif self._expires_ms is not None and self._services.transactions.now_ms() > self._expires_ms:
-            raise Unanswered("the session of the login is over")
 
     def _in_another_turn(self, api_key: int, reply: Any) -> Any:
         """Return a response to a long request as a future: writing it may take as long as computing it."""
@@ -570,6 +578,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._login = None
             self.principal = login.principal
             if reauth_ms := self._rights.max_reauth_ms:
+                self._last_login = login
                 self._expires_ms = self._services.transactions.now_ms() + reauth_ms
                 self._shortcut = False
             self._frames.max_bytes = self._max_frame_bytes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -40,6 +41,9 @@ from fencepost.coordinator.server.leaders import EPOCHS_OF_A_RESTART
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.turns import PIECE_S, FairTurns, Share
 
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.services import May
+
 log = structlog.get_logger(__name__)
 
 
@@ -55,12 +59,14 @@ class ServedHooks(HostHooks):
     `internal_topics` creates the topics that groups of Streams applications wait for.
     """
 
-    __slots__ = ("_internal_topics", "_loop", "host", "turns")
+    __slots__ = ("_internal_topics", "_loop", "host", "rights", "turns")
 
     def __init__(self, internal_topics: InternalTopics) -> None:
         self._internal_topics = internal_topics
         self._loop = asyncio.get_running_loop()
         self.turns = FairTurns()
+        self.rights: Callable[[], May | None] = lambda: None
+        """Returns the rights of the client whose request is handled; None if it may do everything."""
         self.host: CoordinatorHost[GroupCoordinator]
 
     def deliver(
@@ -93,7 +99,8 @@ class ServedHooks(HostHooks):
     def carry_out(self, effect: object) -> None:
         """Create topics, and log fenced members if the application has set up logging."""
         if type(effect) is CreateInternalTopics:
-            self._loop.call_soon(self._create, effect)
+            if not self._internal_topics.deny(effect, self.rights()):
+                self._loop.call_soon(self._create, effect)
         elif type(effect) is MemberFenced and structlog.is_configured():
             log.info(
                 "member_fenced",
@@ -101,6 +108,11 @@ class ServedHooks(HostHooks):
                 member_id=effect.member_id,
                 reason=effect.reason,
             )
+
+    def may_describe(self) -> Callable[[str], bool] | None:
+        """Return the client's rights to topics; None if it may do everything."""
+        may = self.rights()
+        return None if may is None else partial(may, AclOperation.DESCRIBE, AclResourceType.TOPIC)
 
     def _create(self, effect: CreateInternalTopics) -> None:
         host = self.host
@@ -190,6 +202,8 @@ class GroupCoordinators:
         self._image = TopicsImage()
         self._configs: dict[str, GroupConfig] = {}
         self.internal_topics = InternalTopics()
+        self.may: May | None = None
+        """The rights of the client whose request is handled; None if it may do everything."""
         self.on_leader: Callable[[Shard], None] = lambda shard: None
         """Called when a shard gets a leader, before that leader loads it."""
         self.shards = tuple(
@@ -362,7 +376,7 @@ class GroupCoordinators:
         loaded = partial(self._loaded, shard, self._clock.now_ms())
         make = self._make_hooks
         hooks = ServedHooks(self.internal_topics) if make is None else make(shard, loaded)
-        hooks.turns = self._turns
+        hooks.turns, hooks.rights = self._turns, lambda: self.may
         shard.host = hooks.host = CoordinatorHost(loaded(), shard.journal, self._clock, hooks)
         self._on_state(shard, "active")
         shard.host.process(TopicsChanged(image=self._image))

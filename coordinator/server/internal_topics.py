@@ -6,11 +6,21 @@ A topic that can't be created is not tried again for a while; members are explai
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics
-from fencepost.coordinator.protocol.streams import StatusCode, StreamsGroupHeartbeatResponse, TopicInfo
+from fencepost.coordinator.protocol.streams import (
+    Status,
+    StatusCode,
+    StreamsGroupHeartbeatResponse,
+    TopicInfo,
+)
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.services import May
 
 _SHOWN = 3
 """Number of failures that a status names."""
@@ -21,6 +31,8 @@ class InternalTopics:
 
     def __init__(self) -> None:
         self.create: Callable[[Sequence[TopicInfo]], Mapping[str, str]] = lambda topics: {}
+        self._denied: dict[str, tuple[str, ...]] = {}
+        """The topics of a group that the client whose request is handled may not create."""
         self._failures: dict[str, dict[str, tuple[int, str]]] = {}
         """By group and topic: the time of the next attempt, and the reason for the failure."""
 
@@ -33,10 +45,24 @@ class InternalTopics:
         if failures:
             self._failures[effect.group_id] = failures
 
+    def deny(self, effect: CreateInternalTopics, may: May | None) -> bool:
+        """Return true if a client may not create some of these topics: then none of them is created."""
+        create = AclOperation.CREATE
+        if may is None or may(create, AclResourceType.CLUSTER, CLUSTER_NAME):
+            return False
+        names = (topic.name for topic in effect.topics)
+        denied = tuple(name for name in names if not may(create, AclResourceType.TOPIC, name))
+        if denied:
+            self._denied[effect.group_id] = denied
+        return bool(denied)
+
     def explained(
         self, group_id: str, reply: StreamsGroupHeartbeatResponse, now_ms: int
     ) -> StreamsGroupHeartbeatResponse:
         """Return the response to a member, with the reasons if topics of its group could not be created."""
+        denied = self._denied.pop(group_id, ())
+        if denied:
+            return _with_problem(reply, f"Unauthorized to CREATE on topics {', '.join(denied)}.")
         known = self._failures.get(group_id)
         if known is None or not reply.status:
             return reply
@@ -44,11 +70,17 @@ class InternalTopics:
         if not failed:
             return reply
         more = f" and {len(failed) - _SHOWN} more" if len(failed) > _SHOWN else ""
-        problem = f"; Creation failed: {', '.join(failed[:_SHOWN])}{more}."
-        status = tuple(
-            msgspec.structs.replace(one, detail=one.detail + problem)
-            if one.code is StatusCode.MISSING_INTERNAL_TOPICS
-            else one
-            for one in reply.status
-        )
-        return msgspec.structs.replace(reply, status=status)
+        return _with_problem(reply, f"Creation failed: {', '.join(failed[:_SHOWN])}{more}.")
+
+
+def _with_problem(reply: StreamsGroupHeartbeatResponse, problem: str) -> StreamsGroupHeartbeatResponse:
+    """Return the response with a reason why its topics are missing."""
+    status = tuple(
+        msgspec.structs.replace(one, detail=f"{one.detail}; {problem}")
+        if one.code is StatusCode.MISSING_INTERNAL_TOPICS
+        else one
+        for one in reply.status or ()
+    )
+    if not any(one.code is StatusCode.MISSING_INTERNAL_TOPICS for one in status):
+        status += (Status(code=StatusCode.MISSING_INTERNAL_TOPICS, detail=problem),)
+    return msgspec.structs.replace(reply, status=status)

@@ -17,6 +17,8 @@ MAX_LOGIN_FRAME_BYTES = 524_288
 """Kafka's default of sasl.server.max.receive.size."""
 LOGIN_S = 30.0
 """Time after which a connection without a login is closed, in s."""
+MIN_REAUTH_INTERVAL_MS = 1_000
+"""A client logs in again at most this often, as in Kafka; else the handshake is refused."""
 _REFUSED_AFTER_S = 0.1
 """Kafka's default of connection.failed.authentication.delay.ms: it makes guessing slow."""
 
@@ -25,6 +27,7 @@ class _State(enum.Enum):
     NEW = "nothing was asked"
     TOLD = "versions were sent"
     CHOSEN = "a mechanism was chosen"
+    OTHER_MECHANISM = "another mechanism than in the last login was chosen"
     DONE = "the client is authenticated"
     FAILED = "authentication failed"
 
@@ -40,19 +43,20 @@ class Login:
     """The login of one connection. `failure` has the reason if it failed; `is_done` is true if it
     succeeded.
 
-    `session_ms` is the time until the client has to log in again, in ms, 0 for never. `again` is the
-    principal of a client that does so (KIP-368).
+    `session_ms` is the time until the client has to log in again, in ms, 0 for never. `before` is the last
+    login of a client that does so: user and mechanism stay (KIP-368).
     """
 
-    def __init__(self, credentials: Credentials, session_ms: int = 0, again: str = "") -> None:
+    def __init__(self, credentials: Credentials, session_ms: int = 0, before: Login | None = None) -> None:
         self.failure: str | None = None
         self.tokens_are_bare = False
         """True if tokens come without a header from here on."""
         self._credentials = credentials
         self._session_ms = session_ms
-        self._again = again
+        self._again: tuple[str, str] | None = None if before is None else (before.principal, before.mechanism)
+        """The user and the mechanism of the last login."""
         self._state = _State.NEW
-        self._mechanism = ""
+        self.mechanism: str = ""
         self._exchange: SaslExchange | None = None
 
     @property
@@ -72,6 +76,12 @@ class Login:
 
         :raises Unanswered: for such a request; Kafka too closes the connection without a response.
         """
+        if self._state is _State.OTHER_MECHANISM:
+            assert self._again is not None
+            raise Unanswered(
+                f"SASL mechanism '{self.mechanism}' requested by client is not supported for "
+                f"re-authentication of mechanism '{self._again[1]}'"
+            )
         if api_key not in _ALLOWED.get(self._state, ()):
             raise Unanswered(f"{api_name(api_key)} before the client is logged in (ILLEGAL_SASL_STATE)")
         if api_key == ApiKey.API_VERSIONS and is_spoken:
@@ -84,8 +94,11 @@ class Login:
             return sasl.SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
             )
+        self.mechanism = request.mechanism
+        if self._again is not None and self._again[1] != request.mechanism:
+            self._state = _State.OTHER_MECHANISM  # as Kafka, which refuses what comes next
+            return sasl.SaslHandshakeResponse(mechanisms=MECHANISMS)
         self._state = _State.CHOSEN
-        self._mechanism = request.mechanism
         self._exchange = exchange_of(request.mechanism, self._credentials, secrets.token_urlsafe(24))
         self.tokens_are_bare = request.tokens_are_bare
         return sasl.SaslHandshakeResponse(mechanisms=MECHANISMS)
@@ -96,20 +109,20 @@ class Login:
         try:
             answer = self._exchange.respond(token)
         except AuthenticationFailed as failed:
-            self._fail(f"the login by {self._mechanism} failed")
-            generic = "due to invalid credentials with SASL mechanism"
-            message = (
-                str(failed) or f"Authentication failed during authentication {generic} {self._mechanism}"
-            )
+            self._fail(f"the login by {self.mechanism} failed")
+            what = "authentication" if self._again is None else "re-authentication"
+            generic = f"during {what} due to invalid credentials with SASL mechanism {self.mechanism}"
+            message = str(failed) or f"Authentication failed {generic}"
             return sasl.SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=message
             )
         if self._exchange.user is not None:
-            if self._again not in ("", self.principal):
+            if self._again is not None and self._again[0] != self.principal:
                 self._fail("the client logged in again as another user")
+                before, now = (each.replace(":", ".", 1) for each in (self._again[0], self.principal))
                 return sasl.SaslAuthenticateResponse(
                     error_code=ErrorCode.SASL_AUTHENTICATION_FAILED,
-                    error_message="Cannot change principals during re-authentication",
+                    error_message=f"Cannot change principals during re-authentication from {before}: {now}",
                 )
             self._state = _State.DONE
             self.tokens_are_bare = False

@@ -282,13 +282,17 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
     cluster.DescribeClusterRequest: lambda _, failed: cluster.DescribeClusterResponse(
         cluster_id="", controller_id=-1, error_code=failed.code
     ),
-    transactions.AddPartitionsCall: lambda request, failed: transactions.AddPartitionsReply(
-        transactions=tuple(
-            (
-                each.transactional_id,
-                AddPartitionsToTxnResponse(errors=dict.fromkeys(each.partitions, failed.code)),
+    transactions.AddPartitionsCall: lambda request, failed: (
+        transactions.AddPartitionsReply(error_code=failed.code)
+        if failed.code is ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        else transactions.AddPartitionsReply(
+            transactions=tuple(
+                (
+                    each.transactional_id,
+                    AddPartitionsToTxnResponse(errors=dict.fromkeys(each.partitions, failed.code)),
+                )
+                for each in request.transactions
             )
-            for each in request.transactions
         )
     ),
     transactions.TxnOffsetCommitCall: _of_topics(transactions.TxnOffsetCommitReply, offsets.PartitionError),

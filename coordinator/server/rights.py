@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from fencepost.coordinator.authorizer import DENIED, Authorizer
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import SecurityConfig
-from fencepost.coordinator.protocol import cluster, logs
+from fencepost.coordinator.protocol import administration, cluster, consumer, logs
 from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -134,6 +134,15 @@ HIDDEN: Final[Mapping[int, Parts]] = {
     ApiKey.LIST_TRANSACTIONS: Parts("transactions", _O.DESCRIBE, _R.TRANSACTIONAL_ID),
 }
 """Parts of responses that a client does not see without that operation, if it asked for all."""
+DESCRIBED: Final[Mapping[int, str]] = {
+    ApiKey.CONSUMER_GROUP_DESCRIBE: (
+        "The group has described topic(s) that the client is not authorized to describe."
+    ),
+    ApiKey.STREAMS_GROUP_DESCRIBE: (
+        "The described group uses topics that the client is not authorized to describe."
+    ),
+}
+"""The message in place of a group with a topic that the client may not describe."""
 _OF_RESOURCES: Final[Mapping[int, AclResourceType]] = {
     ResourceType.TOPIC: _R.TOPIC,
     ResourceType.GROUP: _R.GROUP,
@@ -275,8 +284,8 @@ class _Guard:
             return _merged([self._refused(request, code)])
         parts = PARTS.get(self._key)
         named = None if parts is None else getattr(request, parts.field)
-        if parts is None or not named or self._may_all():
-            return self._handler(self._services, request, self._asked)
+        if parts is None or not named or self._may_all(request):
+            return self._ask(request)
         allowed: list[Any] = []
         denied: dict[ErrorCode, list[Any]] = {}
         for part in named:
@@ -286,7 +295,7 @@ class _Guard:
             else:
                 denied.setdefault(DENIED[kind], []).append(part)
         if not denied:
-            return self._handler(self._services, request, self._asked)
+            return self._ask(request)
 
         def with_parts(some: Iterable[Any]) -> Any:
             return msgspec.structs.replace(request, **{parts.field: tuple(some)})
@@ -294,16 +303,28 @@ class _Guard:
         refusals = [self._refused(with_parts(some), code) for code, some in denied.items()]
         if not allowed and self._key != ApiKey.METADATA:  # whose response has brokers, too
             return _merged(refusals)
-        told = self._handler(self._services, with_parts(allowed), self._asked)
+        told = self._ask(with_parts(allowed))
         return _then(self._services, told, lambda reply: _merged([reply, *refusals]))
 
-    def _may_all(self) -> bool:
+    def _ask(self, request: Any) -> Any:
+        groups = self._services.groups
+        groups.may = self._may
+        try:
+            return self._handler(self._services, request, self._asked)
+        finally:
+            groups.may = None
+
+    def _may_all(self, request: Any) -> bool:
+        if getattr(request, "is_of_broker", False):  # it has a right to the cluster
+            return True
         return self._key in FOR_ALL and self._may(FOR_ALL[self._key], _R.CLUSTER, CLUSTER_NAME)
 
     def _refusal(self, request: Any) -> ErrorCode:
         """Return the error of the whole request, or NONE."""
         key, may = self._key, self._may
         if key in CLUSTER and not may(CLUSTER[key], _R.CLUSTER, CLUSTER_NAME):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        if getattr(request, "is_of_broker", False) and not may(_O.CLUSTER_ACTION, _R.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         transactional_id = getattr(request, "transactional_id", None)
         if key in TRANSACTIONAL_ID and transactional_id is not None:
@@ -314,9 +335,13 @@ class _Guard:
         if key in GROUP and not may(GROUP[key], _R.GROUP, request.group_id):
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         subscribed = getattr(request, "subscribed_topic_names", None) or ()
-        if not all(may(_O.DESCRIBE, _R.TOPIC, name) for name in subscribed):
-            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return ErrorCode.NONE
+        topology = getattr(request, "topology", None)
+        if self._sees_all(subscribed) and (topology is None or self._sees_all(_topics_of(topology))):
+            return ErrorCode.NONE
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+
+    def _sees_all(self, topics: Iterable[str]) -> bool:
+        return all(self._may(_O.DESCRIBE, _R.TOPIC, name) for name in topics)
 
     def _may_be_idempotent(self) -> bool:
         """Return true if the client may write without transactions: to the cluster, or to any topic
@@ -405,7 +430,29 @@ class _Guard:
                 for each in reply.transactions
             )
             reply = msgspec.structs.replace(reply, transactions=tuple(described))
+        if self._key == ApiKey.CREATE_TOPICS:
+            reply = msgspec.structs.replace(reply, topics=tuple(map(self._created, reply.topics)))
+        if self._key in DESCRIBED:
+            message = DESCRIBED[self._key]
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            groups = (
+                each
+                if self._sees_all(_topics_of(each))
+                else type(each)(group_id=each.group_id, error_code=code, error_message=message)
+                for each in reply.groups
+            )
+            reply = msgspec.structs.replace(reply, groups=tuple(groups))
         return self._with_operations(reply)
+
+    def _created(self, topic: administration.CreatedTopic) -> administration.CreatedTopic:
+        """Return the result for a topic, without its settings if the client may not see them (KIP-525)."""
+        if topic.error_code is not ErrorCode.NONE or self._may(_O.DESCRIBE_CONFIGS, _R.TOPIC, topic.name):
+            return topic
+        return administration.CreatedTopic(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        )
 
     def _with_operations(self, reply: Any) -> Any:
         changed: dict[str, Any] = {}
@@ -433,6 +480,18 @@ class _Guard:
         asked = self._asked
         host = asked.context.client_host.removeprefix("/")
         return self._authorizer.operations(asked.connection.principal, host, kind, name)
+
+
+def _topics_of(described: Any) -> Iterator[str]:
+    """Yield the topics of a topology, or of a group that is described: of its topology and its members."""
+    for part in getattr(described, "subtopologies", ()):
+        yield from (*part.source_topics, *part.repartition_sink_topics)
+        for each in (*part.repartition_source_topics, *part.state_changelog_topics):
+            yield each.name
+    if isinstance(described, consumer.DescribedGroup):
+        for member in described.members:
+            for one in (*member.assignment, *member.target_assignment):
+                yield one.topic_name
 
 
 def _throttled(services: Services, reply: Any, throttle_ms: Callable[[Any], int]) -> Any:

@@ -50,7 +50,7 @@ def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) ->
     """Add all partitions of a transaction, or none: a missing one prevents the others."""
     added = []
     for one in call.transactions:
-        added.append((one.transactional_id, _added(services, one, asked.may)))
+        added.append((one.transactional_id, _added(services, one, None if call.is_of_broker else asked.may)))
         yield _TRANSACTION + len(one.partitions)
     return AddPartitionsReply(transactions=tuple(added))
 

@@ -91,11 +91,13 @@ def _resolved(
     }
     for text in sorted(event.topics.keys() & used | written.keys()):
         topics = event.topics.get(text, ())
-        if event.image_version == image.version and topics != (found := model.matches(text, image)):
-            yield (
-                "expressions-resolved",
-                f"{text} of {event.group_id} was taken for {topics}, it matches {found}",
-            )
+        if event.image_version == image.version:
+            found = tuple(name for name in model.matches(text, image) if name not in event.denied)
+            if topics != found:
+                yield (
+                    "expressions-resolved",
+                    f"{text} of {event.group_id} was taken for {topics}, it matches {found}",
+                )
         right = r.ConsumerGroupRegularExpressionValue(topics, event.image_version, now_ms)
         if written.get(text) != right:
             yield (

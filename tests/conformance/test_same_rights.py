@@ -268,6 +268,67 @@ async def denials(peer: Client) -> AsyncIterator[Any]:
     yield await peer.told(37, 3, "error_message", topics=grown, timeout=5_000)
 
 
+def streams_member(peer: Client, group: str, **fields: Any) -> dict[str, Any]:
+    """The first heartbeat of a member that keeps the counts of the peer's topic in a changelog topic."""
+    member = {"group_id": group, "member_id": "s" * 22, "member_epoch": 0, "rebalance_timeout": 60_000}
+    member |= {"process_id": "p", "active_tasks": [], "standby_tasks": [], "warmup_tasks": []}
+    counts = {"subtopology_id": "0", "source_topics": [peer.topic], **fields}
+    return member | {"topology": {"epoch": 0, "subtopologies": [counts]}}
+
+
+async def topics_of_groups(peer: Client) -> AsyncIterator[Any]:
+    """Groups with topics that the client may not describe."""
+    seen, secret, group = f"{peer.topic}-seen", f"{peer.topic}-secret", f"{peer.group}-regex"
+    for topic in (seen, secret):
+        await peer.create(topic, 1)
+        await peer.until_found(topic)
+    await peer.set_acls(acl(TOPIC, secret))
+    member: dict[str, Any] = {"group_id": group, "member_id": "r" * 22, "rebalance_timeout": 60_000}
+    joins = {"member_epoch": 0, "subscribed_topic_regex": f"{peer.topic}-.*", "topic_partitions": []}
+    joins |= {"subscribed_topic_names": None, "instance_id": None}
+    reply = await peer.ask_plain(68, 1, **member, **joins)
+    deadline = time.monotonic() + 60
+    while (
+        reply.error_code.name != "none" or reply.assignment is None or not reply.assignment.topic_partitions
+    ):
+        assert time.monotonic() < deadline, reply
+        await asyncio.sleep(0.05)
+        reply = await peer.ask_plain(68, 1, **member, **(joins | {"member_epoch": reply.member_epoch}))
+    hide = ("topic_id", "member_id", "client_host", "client_id", "member_epoch", "group_epoch")
+    hide += ("assignment_epoch",)
+    for _ in range(2):
+        groups = {"group_ids": [group, f"{group}-none"], "include_authorized_operations": True}
+        yield (await peer.told(69, 1, *hide, "error_message", **groups)).replace(peer.topic, "")
+        described = await peer.ask_plain(69, 1, **groups)
+        yield [each.error_message for each in described.groups if each.group_id == group]
+        await peer.set_acls(acl(TOPIC, seen))
+    yield await peer.told(
+        88, 0, **streams_member(peer, f"{peer.group}-1", source_topics=[peer.topic, secret])
+    )
+    changelog = [{"name": f"{secret}-changelog", "replication_factor": 1}]
+    await peer.set_acls(acl(TOPIC, f"{secret}-changelog"))
+    member = streams_member(peer, f"{peer.group}-2", state_changelog_topics=changelog)
+    yield await peer.told(88, 0, **member)
+    member = streams_member(peer, f"{peer.group}-3")
+    hide = ("member_id", "member_epoch", "partitions_by_user_endpoint", "active_tasks", "status")
+    yield await peer.told(88, 0, *hide, **member)
+    groups = {"group_ids": [f"{peer.group}-3"], "include_authorized_operations": True}
+    yield "members': [{" in (await peer.told(89, 0, **groups)).replace('"', "'")
+    await peer.set_acls(acl(TOPIC, peer.topic))
+    yield await peer.told(89, 0, **groups)
+    topics = [{"name": name, "partitions": [0]} for name in (secret, peer.topic)]
+    of_broker = {"transactional_id": peer.transactional_id, "producer_id": 10**9, "producer_epoch": 0}
+    await peer.set_acls(acl(TRANSACTIONAL_ID, peer.transactional_id))
+    for version in (4, 5):
+        yield await peer.told(24, version, transactions=[of_broker | {"topics": topics}])
+
+    topics = [{"name": f"{peer.topic}-{end}", "num_partitions": 2, "replication_factor": 1} for end in "ab"]
+    await peer.set_acls(acl(TOPIC, f"{peer.topic}-a", ALTER_CONFIGS))
+    for version in (4, 5, 7):
+        request = {"topics": topics, "timeout": 5_000, "validate_only": True}
+        yield await peer.told(19, version, "topic_id", "configs", **request)
+
+
 async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
     """Requests that need a right to the cluster, by a client without it."""
     denied = [
@@ -281,6 +342,17 @@ async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
     topics = [{"name": secret, "num_partitions": 1, "replication_factor": 1}]
     yield await peer.told(19, 7, "topic_id", topics=topics, timeout=5_000)
     yield await peer.told(60, 0, include_cluster_authorized_operations=True)
+    changelog = {"name": f"{peer.topic}-changelog", "replication_factor": 1}
+    await peer.set_acls(
+        acl(TOPIC, f"{peer.topic}-changelog", DESCRIBE, principal="User:*"),
+        acl(TOPIC, f"{peer.topic}-changelog"),
+    )
+    member = streams_member(peer, peer.group, state_changelog_topics=[changelog])
+    told = await peer.ask_plain(88, 0, **member)
+    yield (
+        told.error_code.name,
+        [each.status_detail.replace(peer.topic, "") for each in told.status or () if each.status_code == 3],
+    )
     yield await peer.told(31, 3, filters=[acl_filter(resource_type_filter=CLUSTER)])
 
 
@@ -366,7 +438,7 @@ async def quotas(peer: Client) -> AsyncIterator[Any]:
     yield await told({"entity_type": "ip", "match_type": 2}, of_user)
 
 
-SCRIPTS = (lists, denials, of_the_cluster, users, quotas)
+SCRIPTS = (lists, denials, topics_of_groups, of_the_cluster, users, quotas)
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.__name__))

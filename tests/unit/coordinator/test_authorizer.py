@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+import random
 
-from fencepost.coordinator.authorizer import Authorizer
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.coordinator.authorizer import IMPLIED_BY, Authorizer
 from fencepost.coordinator.protocol.acls import (
     AclBinding,
     AclFilter,
@@ -13,6 +17,7 @@ from fencepost.coordinator.protocol.acls import (
     AclResourceType,
     PatternType,
 )
+from tests.growth import lines
 
 Op, R = AclOperation, AclResourceType
 DENY = AclPermissionType.DENY
@@ -94,3 +99,71 @@ def test_operations_are_a_bit_field():
     assert made.operations("User:root", "h", R.TOPIC, "t") == 3576
     assert made.operations("User:root", "h", R.CLUSTER, "kafka-cluster") == 8096
     assert made.operations("User:root", "h", R.GROUP, "g") == 3400
+
+
+NAMES = st.text("ab*", min_size=1, max_size=3)
+WHO = st.sampled_from(["User:a", "User:b", "User:*"])
+HOSTS = st.sampled_from(["h", "i", "*"])
+ACLS = st.builds(
+    acl,
+    NAMES,
+    st.sampled_from([Op.READ, Op.DESCRIBE, Op.ALL]),
+    WHO,
+    host=HOSTS,
+    pattern_type=st.sampled_from([PatternType.LITERAL, PREFIXED]),
+    permission_type=st.sampled_from([DENY, AclPermissionType.ALLOW]),
+)
+
+
+def by_one_after_the_other(acls: list[AclBinding], principal: str, operation: Op, name: str) -> bool:
+    """A plain account of StandardAuthorizer: look at all ACLs."""
+    about = [
+        each
+        for each in acls
+        if (
+            name.startswith(each.resource_name)
+            if each.pattern_type == PREFIXED
+            else each.resource_name in (name, "*")
+        )
+    ]
+    own = [each for each in about if each.principal in (principal, "User:*") and each.host in ("h", "*")]
+    if any(each.permission_type == DENY and each.operation in (operation, Op.ALL) for each in own):
+        return False
+    wanted = {operation, Op.ALL, *IMPLIED_BY.get(operation, ())}
+    return not about or any(each.permission_type != DENY and each.operation in wanted for each in own)
+
+
+@given(st.lists(ACLS, max_size=12), st.sampled_from(["User:a", "User:b"]), NAMES, st.randoms())
+def test_acls_are_found_without_looking_at_all(
+    acls: list[AclBinding], principal: str, name: str, draws: random.Random
+) -> None:
+    made = authorizer(*acls, is_open=True)
+    left = list(dict.fromkeys(acls))
+    while True:
+        for operation in (Op.READ, Op.DESCRIBE, Op.WRITE):
+            expected = by_one_after_the_other(left, principal, operation, name)
+            assert made.authorize(principal, "h", operation, R.TOPIC, name) == expected
+            bit = made.operations(principal, "h", R.TOPIC, name) >> operation & 1
+            assert bit == expected
+        assert made.is_idle == (not left)
+        if not left:
+            return
+        gone = left.pop(draws.randrange(len(left)))
+        fields = ("resource_type", "resource_name", "pattern_type", "principal", "host", "operation")
+        wanted = {each: getattr(gone, each) for each in (*fields, "permission_type")}
+        assert made.delete(AclFilter(**wanted)) == [gone]
+
+
+@pytest.mark.parametrize("pattern", [PatternType.LITERAL, PREFIXED])
+def test_a_decision_costs_the_same_with_many_acls(pattern: PatternType) -> None:
+    def with_acls(count: int) -> int:
+        made = authorizer(
+            *(
+                acl(f"topic-{number:05}", Op.READ, f"User:{number}", pattern_type=pattern)
+                for number in range(count)
+            ),
+            *(acl("*", Op.READ, f"User:{number}") for number in range(count)),
+        )
+        return lines(lambda: made.operations("User:7", "h", R.TOPIC, "topic-00007"))
+
+    assert with_acls(2_000) == with_acls(20)

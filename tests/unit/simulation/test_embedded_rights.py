@@ -182,6 +182,15 @@ def test_a_denied_request_without_parts_has_an_answer(kafka, client):
     assert client.ask(ApiKey.CREATE_ACLS, 3, creations=()).results == ()
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_partitions_are_added_for_others_by_brokers_only(kafka, client, version):
+    of_broker = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version)
+    assert of_broker.error_code.name == "none"
+    kafka.add_acl("CLUSTER", "kafka-cluster", "User:ANONYMOUS", "CLUSTER_ACTION", permission_type="DENY")
+    denied = client.ask(ApiKey.ADD_PARTITIONS_TO_TXN, version)
+    assert (denied.error_code.name, denied.results_by_transaction) == ("cluster_authorization_failed", ())
+
+
 def test_cursors_tell_no_names_that_are_hidden(kafka, client):
     for topic in kafka.topics():
         kafka.add_acl("TOPIC", topic, "User:alice", "READ")

@@ -14,8 +14,10 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from structlog.testing import capture_logs
 
 from fencepost import EmbeddedKafka
+from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.protocol.errors import FencepostError
 from tests.unit.coordinator.test_server_login import AUTHENTICATE, METADATA, Client
 from tests.unit.simulation.test_embedded_rights import plain
@@ -142,6 +144,42 @@ async def test_a_client_that_logs_in_again_stays(short):
         short.clock.advance(61)
         assert await log_in(client) == (0, 60_000)
         await client.ask(METADATA, 1, b"\0\0\0\0")
-    error, _ = await log_in(client, "bob")
+    client.writer.close()
+
+
+async def test_a_client_that_logs_in_again_has_the_same_user(short):
+    client = await connected(short)
+    await log_in(client)
+    short.clock.advance(1)
+    await client.shakes("PLAIN")
+    error, rest = await client.says(b"\0bob\0secret")
     assert error == 58
+    assert b"Cannot change principals during re-authentication from User.alice: User.bob" in rest
+    assert await client.ended()
+    client.writer.close()
+
+
+async def test_a_client_that_logs_in_again_has_the_same_mechanism(short):
+    client = await connected(short)
+    await log_in(client)
+    short.clock.advance(1)
+    with capture_logs() as logged:
+        assert (await client.shakes("SCRAM-SHA-256"))[0] == 0
+        client.send(AUTHENTICATE, 1, bare_token(b"n,,n=alice,r=x"))
+        assert await client.ended()
+    assert [each["reason"] for each in logged if each["event"] == "connection_closed"] == [
+        "SASL mechanism 'SCRAM-SHA-256' requested by client is not supported for re-authentication of "
+        "mechanism 'PLAIN'"
+    ]
+    client.writer.close()
+
+
+async def test_a_client_logs_in_again_once_a_second(short):
+    client = await connected(short)
+    await log_in(client)
+    assert await log_in(client) == (0, 60_000)
+    assert (await client.shakes("PLAIN"))[0] == 34
+    assert await client.is_served()
+    short.clock.advance(1)
+    assert await log_in(client) == (0, 60_000)
     client.writer.close()
