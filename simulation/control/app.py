@@ -87,7 +87,7 @@ class ControlApp:
             routes=routes,
             exception_handlers={
                 HTTPException: self._not_found,
-                WrongDocument: _refusing(400),
+                WrongDocument: self._wrong,
                 FencepostError: _refusing(409),
                 TimeoutError: _refusing(504),
             },
@@ -137,6 +137,9 @@ class ControlApp:
                     401, "expected the header `Authorization: Bearer TOKEN` with this server's token"
                 )
         return None
+
+    def _wrong(self, request: Request, error: Exception) -> Response:
+        return _refused(400, f"{request.method} {request.url.path}: {error}")
 
     def _not_found(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import re
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
@@ -88,6 +89,10 @@ def arguments_of(
     return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, module=__name__)
 
 
+_IN_JSON: Final = {"bool": "boolean", "float": "number", "int": "integer", "str": "string"}
+_PYTHON_TYPE: Final = re.compile(rf"\b({'|'.join(_IN_JSON)})\b")
+
+
 class WrongDocument(FencepostError):
     """A document that is not what a method takes; the text says what was expected, and where."""
 
@@ -110,6 +115,10 @@ def read_arguments(taken: type[msgspec.Struct], document: bytes | Mapping[str, s
 def _explained(text: str, taken: type[msgspec.Struct]) -> str:
     """Return the decoder's message, with the names that a wrong one may stand for."""
     names = taken.__struct_fields__
+    expected, at, place = text.partition(" - at ")
+    text = _PYTHON_TYPE.sub(lambda found: _IN_JSON[found[0]], expected) + at + place
+    if text.startswith("Object missing required field `"):
+        return f"{text}; it takes {', '.join(names)}"
     if text.startswith("Object contains unknown field `"):
         otherwise = f"it takes {', '.join(names)}" if names else "it takes none"
         return f"{text}; {suggestion(text.split('`')[1], names, otherwise)}"

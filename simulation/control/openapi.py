@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -111,6 +112,12 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
 
 
 def _entry(name: str, description: str, result: Any, body: Any = None) -> dict[str, Any]:
+    description = re.sub(r"\bNone\b", "null", description)
+    description, *raised = re.split(r"\n*^:raises ", description, flags=re.MULTILINE)
+    errors = dict(_ERRORS)
+    for kind, _, reason in (each.partition(": ") for each in raised):
+        if kind != "TimeoutError":  # each wait has the same reason
+            errors["409"] += f" This happens {' '.join(reason.split())}"
     found: dict[str, Any] = {
         "operationId": name,
         "summary": description.partition("\n\n")[0].replace("\n", " "),
@@ -122,7 +129,7 @@ def _entry(name: str, description: str, result: Any, body: Any = None) -> dict[s
                     "description": text,
                     "content": {"application/json": {"schema": {"$ref": _REF.format(name="ControlRefusal")}}},
                 }
-                for code, text in _ERRORS.items()
+                for code, text in errors.items()
             },
         },
     }

@@ -224,8 +224,8 @@ class KafkaControls(FaultControls["EmbeddedEndpoint"], PartitionControls, Generi
         """Return the newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
 
         Members are named by their ids. The partitions that a member owns are those in its heartbeats. `since`
-        is a number of `last_event`: only the rows after it are returned. `steady=False` leaves out accepted
-        heartbeats that changed nothing.
+        is a number of `last_event`: only the rows after it are returned. If `steady` is false, accepted
+        heartbeats that changed nothing are left out.
 
         :raises FencepostError: if it is not a number of a row.
         """

@@ -312,7 +312,7 @@ class FaultControls(ScopedControls[F]):
     ) -> Fault:
         """Do something to the requests that all these selectors match, and return the fault.
 
-        `action` is one of `FaultAction`: "error" with an `error`, where a broker puts it, or with `at_top` at
+        `action` is "error" with an `error`, where a broker puts it, or with `at_top` at
         the top of the response (true) or in each of its elements (false); "delay" and "throttle" for some
         `seconds`; "lose_response", "lose_request", "disconnect", "silent", or "corrupt" for Fetch.
 

@@ -62,7 +62,7 @@ class GroupControls:
 
     @on_loop
     def offsets(self) -> Mapping[tuple[str, int], int]:
-        """Return the group's committed offsets, by topic and partition: `offsets()["orders", 0]`."""
+        """Return the group's committed offsets, by topic and partition."""
         coordinator = self._coordinator()
         return {} if coordinator is None else dict(_committed(coordinator, self.group_id))
 
@@ -313,7 +313,8 @@ class AsyncGroup(GroupControls):
         timeout: float = 30.0,  # noqa: ASYNC109  # the brokers' loop measures it
         polling: Sequence[Polled] = (),
     ) -> list[GroupMember]:
-        """Wait until the group is stable, as `Group.wait_stable` does, and return its members.
+        """Wait until the group is stable, with that many members if a number is given, and return its
+        members.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
