@@ -133,10 +133,10 @@ class KafkaControls(FaultControls["EmbeddedEndpoint"], PartitionControls, Generi
             few brokers.
         """
         self._own("topic", name)
-        (checked,) = topics_of({name: partitions}).items()
+        whole("partitions", partitions, 1, None)
         if replicas is not None:
             whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
-        self.endpoint.create_topic(*checked, topic_config_of(config), replicas)
+        self.endpoint.create_topic(name, partitions, topic_config_of(config), replicas)
 
     @on_loop
     def topics(self) -> dict[str, int]:

@@ -17,7 +17,7 @@ from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import check_user
-from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TOPIC_SETTINGS, BrokerConfig
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.embedded.names import ApiName, ErrorName
 from fencepost.simulation.trace.topic import TraceTopic
@@ -161,6 +161,9 @@ def topic_config_of(config: TopicConfig) -> dict[str, str]:
         if not isinstance(name, str):
             raise FencepostError(f"config: {name!r} is not the name of a setting, expected text")
         utf_8("config", name)
+        if name not in TOPIC_SETTINGS:
+            near = suggestion(name, TOPIC_SETTINGS, "expected a setting of a topic, such as retention.ms")
+            raise FencepostError(f"Unknown topic config name: {name}; {near}")
         if not isinstance(value, str | bool | int | float):
             raise FencepostError(f"config: {name}={value!r}: expected text, a number, True or False")
         settings[name] = str(value).lower() if isinstance(value, bool) else str(value)
