@@ -60,6 +60,7 @@ from fencepost.simulation.trace import schema
 
 DOCS = Path(__file__).parent
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SERVERS = re.compile("fencepost (?:serve|proxy) ")
 NAMED_FILE = re.compile(r"^```\w+\n(# ([\w-]+\.(?:toml|py|ini))\n.*?)^```$", re.DOTALL | re.MULTILINE)
 """A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -407,7 +408,7 @@ def rerun(text: str, folder: str) -> str:
 
     def block(match: re.Match[str]) -> str:
         commands = [line[2:] for line in match[1].splitlines() if line.startswith("$ ")]
-        if not all(command.startswith("fencepost ") for command in commands) or "fencepost serve" in match[1]:
+        if not all(command.startswith("fencepost ") for command in commands) or SERVERS.search(match[1]):
             return match[0]
         return f"```console\n{''.join(_session(command, folder) for command in commands)}```"
 

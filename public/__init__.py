@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import Violation as Violation
     from fencepost.simulation.lab.chaos.run import run_real as run_real
     from fencepost.simulation.lab.clusters.cluster import RealCluster as RealCluster
+    from fencepost.simulation.lab.proxy.kafka_proxy import KafkaProxy as KafkaProxy
     from fencepost.simulation.pipeline.notebook import Campaign as Campaign
     from fencepost.simulation.run import RunResult as RunResult
     from fencepost.simulation.run import simulate as simulate
@@ -120,6 +121,7 @@ _MODULES = {
     "IllegalStreamsState": "member.streams.errors",
     "InconsistentRecord": "coordinator.protocol.errors",
     "KIP848Consumer": "member.kafka.consumer",
+    "KafkaProxy": "simulation.lab.proxy.kafka_proxy",
     "KafkaScope": "simulation.embedded.scopes",
     "MissingSourceTopic": "member.streams.errors",
     "OffsetKind": "member.sac.offsets",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import struct
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-
-import msgspec
 
 from fencepost.coordinator.codec import (
     administration,
@@ -31,7 +28,6 @@ from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.writer import joined
 from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.logs import ProduceResponse
 
 
 class ApiKey(enum.IntEnum):
@@ -89,11 +85,12 @@ class ApiKey(enum.IntEnum):
 
 
 def api_name(api_key: int) -> str:
-    """Return the name of an API, such as `Fetch`; its number if it is not spoken here."""
+    """Return the name of an API, such as `Fetch`; its number if Kafka has no such API."""
     try:
         return ApiKey(api_key).name.title().replace("_", "")
     except ValueError:
-        return f"API {api_key}"
+        names = {key: name for name, key in schema.kafka_apis().items()}
+        return names.get(api_key, f"API {api_key}")
 
 
 class Api(NamedTuple):
@@ -350,17 +347,11 @@ class VersionCodec:
     def encode_throttled(self, correlation_id: int, reply: Any, throttle_time_ms: int) -> list[bytes]:
         """Return the frame of a response that says that its client is throttled (KIP-219).
 
-        Most responses begin with that field. The others stay as they are, except Produce: ApiVersions, and
-        those of old versions or of logins.
+        Those of old versions and of logins can't, and stay as they are.
         """
-        if isinstance(reply, ProduceResponse):
-            reply = msgspec.structs.replace(reply, throttle_time_ms=throttle_time_ms)
-        whole = bytearray(b"".join(self.encode(correlation_id, reply)))
-        schema_of = schema.response_schema(self.api.key, self.version)
-        if schema_of is not None and dataclasses.fields(schema_of)[0].name == "throttle_time":
-            at = _HEADER_BYTES + self.flexible_answer
-            whole[at : at + 4] = throttle_time_ms.to_bytes(4, "big")
-        return [bytes(whole)]
+        whole = b"".join(self.encode(correlation_id, reply))
+        at = _HEADER_BYTES + self.flexible_answer
+        return [schema.throttled(self.api.key, self.version, whole, at, throttle_time_ms)]
 
 
 _codecs: dict[tuple[int, int], VersionCodec] = {}

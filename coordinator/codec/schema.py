@@ -9,11 +9,12 @@ import contextlib
 import functools
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from fencepost.coordinator.codec.fields import wire_fields
 from fencepost.coordinator.codec.layout import Layout
-from fencepost.coordinator.codec.reader import STRUCT_COST, Allowance, Reader, entity_reader
+from fencepost.coordinator.codec.reader import STRUCT_COST, Allowance, Reader, entity_reader, field_reader
 from fencepost.coordinator.codec.writer import Write
 
 if TYPE_CHECKING:
@@ -121,6 +122,26 @@ def newest_version(api_key: int) -> int:
     from kio.schema.index import api_key_map, schema_name_map
 
     return max(schema_name_map[api_key_map[api_key]], default=-1) if api_key in api_key_map else -1
+
+
+@functools.cache
+def kafka_apis() -> Mapping[str, int]:
+    """Return the numbers of all of Kafka's APIs by their names, such as `ShareFetch`."""
+    from kio.schema.index import api_key_map
+
+    return {name.title().replace("_", ""): key for key, name in api_key_map.items()}
+
+
+def throttled(api_key: int, version: int, frame: bytes, at: int, throttle_time_ms: int) -> bytes:
+    """Return a response that says that its client is throttled (KIP-219); unchanged if it has no field for
+    it. Its body begins at `at`."""
+    schema = response_schema(api_key, version)
+    for field in () if schema is None else wire_fields(schema):
+        if field.name == "throttle_time":
+            return b"".join((frame[:at], throttle_time_ms.to_bytes(4, "big"), frame[at + 4 :]))
+        if field.tag is None:
+            _, at = field_reader(field, flexible=schema.__flexible__)(frame, at)
+    return frame
 
 
 @functools.cache

@@ -68,13 +68,13 @@ class _Failure(NamedTuple):
 
 
 def can_fail(request: Any, version: int, code: ErrorCode) -> bool:
-    """Return true if the response has a place for this error.
+    """Return true if the response has a place for this error. None is a request that is not read.
 
     Metadata about brokers alone has one only for an error of the whole response.
     """
     if isinstance(request, cluster.MetadataRequest) and request.topics == ():
         return _is_of_all_metadata(version, code)
-    return True
+    return request is not None
 
 
 def _is_of_all_metadata(version: int, code: ErrorCode) -> bool:
@@ -91,32 +91,50 @@ def refused(
     at_top: bool | None = None,
     or_empty: bool = False,
 ) -> Any:
+    """Return what `refusal_of` does, with the descriptions and the sessions of a broker and its handler."""
+    handler = getattr(handler, "handler", handler)  # the one behind the authorizer
+    version = asked.context.api_version
+    if isinstance(handler, FetchApi) and not at_top:
+        wanted = wanted_by(request, services.cluster.name_of)
+        return _fetch(handler.sessions, request, wanted, _Failure(code, version, at_top is False))
+
+    def describe(request: Any) -> Any:
+        return handler(services, request, asked)
+
+    return refusal_of(request, version, code, describe, at_top=at_top, or_empty=or_empty)
+
+
+def refusal_of(
+    request: Any,
+    version: int,
+    code: ErrorCode,
+    describe: Callable[[Any], Any],
+    *,
+    at_top: bool | None = None,
+    or_empty: bool = False,
+) -> Any:
     """Return a response with this error, without carrying out the request; None if no response can hold the
     error.
 
-    With `at_top`, the error is that of the whole response, if it has a field for one; if `at_top` is false,
-    that of each part, if these have one. None leaves it where a broker puts that error. With `or_empty`, the
-    response to a request without parts has none either.
+    `describe` returns the response to a request for a description: its parts get the error. With `at_top`,
+    the error is that of the whole response, if it has a field for one; if `at_top` is false, that of each
+    part, if these have one. None leaves it where a broker puts that error. With `or_empty`, the response to a
+    request without parts has none either.
     """
-    version = asked.context.api_version
-    handler = getattr(handler, "handler", handler)  # the one behind the authorizer
     if at_top and (whole := _as_a_whole(request, code)) is not None:
         return whole
     failure = _Failure(code, version, at_top is False)
-    if isinstance(handler, FetchApi):
-        wanted = wanted_by(request, services.cluster.name_of)
-        return _fetch(handler.sessions, request, wanted, failure)
     if isinstance(request, cluster.MetadataRequest):
         if _is_of_all_metadata(version, code):
             named = request.topics or ()
             topics = (TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in named)
             return cluster.MetadataResponse(topics=tuple(topics), error_code=code)
-        told = handler(services, msgspec.structs.replace(request, allow_auto_topic_creation=False), asked)
-        reply = _spoiled_in_time(services, told, code)
+        told = describe(msgspec.structs.replace(request, allow_auto_topic_creation=False))
+        reply = _spoiled_in_time(told, code)
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):
-        reply = _spoiled_in_time(services, handler(services, request, asked), code)
+        reply = _spoiled_in_time(describe(request), code)
     elif isinstance(request, inspection.DescribeLogDirsRequest):
-        reply = _log_dirs(handler(services, request, asked), failure)
+        reply = _log_dirs(describe(request), failure)
     elif (make := _BY_PARTS.get(type(request))) is not None:
         reply = make(request, failure)
     else:
@@ -130,7 +148,7 @@ def refused(
     return reply
 
 
-def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
+def _spoiled_in_time(reply: Any, code: ErrorCode) -> Any:
     """Return the spoiled description, at once or as a future, like the given one."""
     if not isinstance(reply, asyncio.Future):
         return _spoiled(reply, code)
@@ -138,7 +156,7 @@ def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
     async def spoiled() -> Any:
         return _spoiled(await reply, code)
 
-    return services.loop.create_task(spoiled())
+    return asyncio.ensure_future(spoiled())
 
 
 def _spoiled(reply: Any, code: ErrorCode) -> Any:
@@ -200,6 +218,15 @@ def _each(topics: Iterable[OfTopic[Any]], make: Callable[..., A], code: ErrorCod
         )
         for topic in topics
     )
+
+
+def _fetch_without_session(request: logs.FetchRequest, failure: _Failure) -> logs.FetchResponse | None:
+    """Set an error for each partition that the request names, and end its session."""
+    code, version, in_parts = failure
+    at_the_top = logs.FetchResponse(error_code=code) if version >= _SESSIONS_FROM else None
+    if not request.topics or (at_the_top is not None and code in _OF_SESSIONS and not in_parts):
+        return at_the_top
+    return logs.FetchResponse(topics=_each(request.topics, logs.FetchedPartition, code))
 
 
 def _produce(request: logs.ProduceRequest, failure: _Failure) -> logs.ProduceResponse | None:
@@ -265,6 +292,7 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
     # A broker that loads its groups sends no error to a heartbeat of a classic member. A test that requests
     # that error expects to see it.
     classic.HeartbeatRequest: lambda _, failed: classic.HeartbeatResponse(error_code=failed.code),
+    logs.FetchRequest: _fetch_without_session,
     logs.ProduceRequest: _produce,
     logs.ListOffsetsRequest: _of_topics(logs.ListOffsetsResponse, logs.ListedOffset),
     logs.OffsetForLeaderEpochRequest: _of_topics(logs.OffsetForLeaderEpochResponse, logs.EpochEndOffset),

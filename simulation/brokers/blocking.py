@@ -21,6 +21,7 @@ from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from fencepost.coordinator.codec.conversation import Steps
+    from fencepost.coordinator.protocol.cluster import MetadataResponse
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 15.0
@@ -36,7 +37,16 @@ class KnownTopic(msgspec.Struct, frozen=True):
 
 
 def ask_topics(servers: str, option: str, security: ClientSecurity = OPEN) -> Mapping[str, KnownTopic]:
-    """Return the cluster's topics by name, from the first broker in the list that responds.
+    """Return the cluster's topics by name, as `ask_metadata` does."""
+    return {
+        topic.name: KnownTopic(topic.topic_id, len(topic.partitions))
+        for topic in ask_metadata(servers, option, security).topics
+        if topic.name and topic.error_code is ErrorCode.NONE
+    }
+
+
+def ask_metadata(servers: str, option: str, security: ClientSecurity = OPEN) -> MetadataResponse:
+    """Return the cluster's brokers and topics, from the first broker in the list that responds.
 
     :raises FencepostError: if the list is malformed, or the login is refused.
     :raises EnvironmentLacks: if no broker responds as a Kafka broker.
@@ -95,24 +105,20 @@ def _hung_up(security: ClientSecurity) -> str:
     return f"it closed the connection: is that a Kafka broker that speaks {speaks}?"
 
 
-def _secured(connection: socket.socket, host: str, security: ClientSecurity) -> Mapping[str, KnownTopic]:
+def _secured(connection: socket.socket, host: str, security: ClientSecurity) -> MetadataResponse:
     if (context := security.context()) is not None:
         with context.wrap_socket(connection, server_hostname=host) as secured:
-            return _topics(_BlockingConnection(secured), security)
-    return _topics(_BlockingConnection(connection), security)
+            return _metadata(_BlockingConnection(secured), security)
+    return _metadata(_BlockingConnection(connection), security)
 
 
-def _topics(broker: _BlockingConnection, security: ClientSecurity) -> Mapping[str, KnownTopic]:
+def _metadata(broker: _BlockingConnection, security: ClientSecurity) -> MetadataResponse:
     from fencepost.coordinator.codec.conversation import all_topics, log_in
 
     if security.mechanism:
         nonce = secrets.token_hex(16)
         broker.follow(log_in(security.mechanism, security.username, security.password, nonce))
-    return {
-        topic.name: KnownTopic(topic.topic_id, len(topic.partitions))
-        for topic in broker.follow(all_topics()).topics
-        if topic.name and topic.error_code is ErrorCode.NONE
-    }
+    return broker.follow(all_topics())
 
 
 class _BlockingConnection:

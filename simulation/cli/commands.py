@@ -27,6 +27,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("plan", "Compare settings by what a deploy, a crash or scaling costs"),
     _command("analyze", "Analyse traces in files or in a topic, and write a report"),
     _command("serve", "Serve the coordinator as a Kafka endpoint for real clients"),
+    _command("proxy", "Stand before a real cluster, and disturb its clients over HTTP"),
     _command("cluster", "Start, stop or show a real Kafka cluster on this machine"),
     _command("chaos", "Run a scenario on real brokers, with member processes"),
     _command("compare", "Run a scenario on real brokers and simulated, and compare both"),

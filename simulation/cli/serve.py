@@ -155,7 +155,7 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
             (host,) * brokers, ports, has_login=bool(users), has_tls=tls is not None
         )
     )
-    control = None if given.control is None else _control(given.control)
+    control = None if given.control is None else control_address(given.control)
     storage = _storage(journal, settings.groups, given.journal_records, given.journal_repair)
 
     async def serving() -> None:
@@ -211,11 +211,11 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
             await endpoint.brokers.until_failure()
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_until_stopped(serving()))
+        runner.run(until_stopped(serving()))
     return 0
 
 
-def _control(text: str) -> ControlAddress:
+def control_address(text: str) -> ControlAddress:
     """Return the address of `--control`. Warn if other machines can connect without a token.
 
     :raises FencepostError: if it is none.
@@ -368,7 +368,7 @@ def _settings(words: Sequence[str], *, is_quick: bool) -> BrokerConfig:
         raise FencepostError(f"--config: {error}") from None
 
 
-async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
+async def until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until SIGTERM or SIGINT, then close."""
     atexit.register(gc.freeze)  # a last garbage collection of all that clients left would take a second
     loop = asyncio.get_running_loop()

@@ -21,10 +21,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.control.documents import WrongDocument, read_arguments, shown
 from fencepost.simulation.control.openapi import ControlRefusal, Health, NewScope, OpenScope, document
-from fencepost.simulation.control.operations import MAX_DIGITS, Operation, operations
+from fencepost.simulation.control.operations import MAX_DIGITS, PLACES, Operation, operations, places_of
 from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-from fencepost.simulation.embedded.fault_controls import Fault
+from fencepost.simulation.embedded.fault_controls import Fault, FaultControls
 from fencepost.simulation.embedded.groups import AsyncGroup
 from fencepost.simulation.embedded.scopes import KafkaScope
 from fencepost.simulation.embedded.settings import whole
@@ -59,30 +59,35 @@ class ServedKafka(BlockingControls[AsyncGroup]):
 class ControlApp:
     """The application. It runs on another loop than the brokers, so that no client of it can slow them.
 
-    With a `token`, requests need it. Pages of other origins are refused.
+    With a `token`, requests need it. Pages of other origins are refused. Only a Kafka of our own has scopes,
+    metrics and a page; another server has faults.
     """
 
-    def __init__(self, kafka: ServedKafka, token: str | None = None) -> None:
-        self._kafka = kafka
+    def __init__(self, kafka: FaultControls[Any], token: str | None = None) -> None:
+        self._kafka: Any = kafka
         self._token = token
-        self._operations = tuple(operations())
+        self._is_own = isinstance(kafka, ServedKafka)
+        self._operations = tuple(operations(PLACES if self._is_own else places_of(type(kafka))))
         self._scopes: dict[str, tuple[KafkaScope[AsyncGroup], OpenScope]] = {}
         self.is_closing = False
         """True if streams of events are to end."""
         routes: list[Route] = [
-            Route("/", self._page),
             Route("/openapi.json", self._openapi),
             Route("/health", self._health),
-            Route("/metrics", self._metrics),
-            Route("/scopes", self._all_scopes, methods=["GET", "POST"]),
         ]
+        if self._is_own:
+            routes += [
+                Route("/", self._page),
+                Route("/metrics", self._metrics),
+                Route("/scopes", self._all_scopes, methods=["GET", "POST"]),
+            ]
         for each in self._operations:
             path = each.path.replace("{group}", "{group:path}")
             endpoint = self._endpoint_of(each)
-            routes += [
-                Route(f"{before}{path}", endpoint, methods=[each.verb]) for before in ("/scopes/{scope}", "")
-            ]
-        routes.append(Route("/scopes/{scope}", self._close_scope, methods=["DELETE"]))
+            befores = ("/scopes/{scope}", "") if self._is_own else ("",)
+            routes += [Route(f"{before}{path}", endpoint, methods=[each.verb]) for before in befores]
+        if self._is_own:
+            routes.append(Route("/scopes/{scope}", self._close_scope, methods=["DELETE"]))
         self._app = Starlette(
             routes=routes,
             exception_handlers={
@@ -176,7 +181,7 @@ class ControlApp:
 
         return endpoint
 
-    def _kafka_of(self, request: Request) -> BlockingControls[AsyncGroup]:
+    def _kafka_of(self, request: Request) -> Any:
         name = request.path_params.get("scope")
         return self._kafka if name is None else self._scope(name)[0]
 
@@ -267,7 +272,7 @@ class ControlApp:
         return HTMLResponse(live_document(has_token=self._token is not None), headers=headers)
 
     async def _openapi(self, request: Request) -> Response:
-        described = document(self._operations, has_token=self._token is not None)
+        described = document(self._operations, has_token=self._token is not None, has_scopes=self._is_own)
         return Response(msgspec.json.encode(described), media_type="application/json")
 
     async def _health(self, request: Request) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -57,8 +57,8 @@ class Health(msgspec.Struct):
     bootstrap_servers: str
 
 
-def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, Any]:
-    """Return the document."""
+def document(operations: Sequence[Operation], *, has_token: bool, has_scopes: bool = True) -> dict[str, Any]:
+    """Return the document; a server without scopes has no metrics, either."""
     named = [each.arguments for each in operations] + [each.result for each in operations]
     taken = [*named, NewScope, OpenScope, ControlRefusal, Health, Base64, list[OpenScope]]
     schemas, components = msgspec.json.schema_components(
@@ -73,7 +73,7 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
     for each in operations:
         entry = _operation(each, schema(each.result), components)
         paths.setdefault(each.path, {})[each.verb.lower()] = entry
-        if each.name not in NOT_SCOPED:
+        if has_scopes and each.name not in NOT_SCOPED:
             scoped = {
                 **entry,
                 "operationId": f"scope_{entry['operationId']}",
@@ -81,6 +81,25 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
                 "parameters": [_in_path("scope"), *entry.get("parameters", ())],
             }
             paths.setdefault(f"/scopes/{{scope}}{each.path}", {})[each.verb.lower()] = scoped
+    paths["/health"] = {
+        "get": _entry("health", "Return 200 while the brokers serve, otherwise 503.", schema(Health))
+    }
+    if has_scopes:
+        paths |= _paths_of_scopes(schema)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"Control of fencepost {'serve' if has_scopes else 'proxy'}", "version": version()},
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            **({"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if has_token else {}),
+        },
+        **({"security": [{"token": []}]} if has_token else {}),
+    }
+
+
+def _paths_of_scopes(schema: Callable[[Any], Any]) -> dict[str, Any]:
+    paths: dict[str, Any] = {}
     paths["/scopes"] = {
         "get": _entry("scopes", "Return the open scopes.", schema(list[OpenScope])),
         "post": _entry("open_scope", "Open a scope for one test.", schema(OpenScope), schema(NewScope)),
@@ -91,24 +110,12 @@ def document(operations: Sequence[Operation], *, has_token: bool) -> dict[str, A
             "parameters": [_in_path("scope")],
         }
     }
-    paths["/health"] = {
-        "get": _entry("health", "Return 200 while the brokers serve, otherwise 503.", schema(Health))
-    }
     metrics = _entry("metrics", "Return metrics for Prometheus.", {"type": "string"})
     names = {"type": "array", "items": {"type": "string"}}
     metrics["parameters"] = [{"name": "name[]", "in": "query", "schema": names, "description": "Only these."}]
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": {"type": "string"}}}
     paths["/metrics"] = {"get": metrics}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "Control of fencepost serve", "version": version()},
-        "paths": paths,
-        "components": {
-            "schemas": components,
-            **({"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}} if has_token else {}),
-        },
-        **({"security": [{"token": []}]} if has_token else {}),
-    }
+    return paths
 
 
 def _entry(name: str, description: str, result: Any, body: Any = None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, get_origin, get_type_hints
 
 import msgspec
@@ -148,6 +148,11 @@ PLACES: Final = (
 )
 
 
+def places_of(made_of: type) -> tuple[Place, ...]:
+    """Return the places of another server with faults, which has this class."""
+    return Place(made_of, ""), PLACES[-1]
+
+
 def members_of(made_of: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods and properties of a class, by name."""
     for name in sorted(dir(made_of)):
@@ -156,9 +161,9 @@ def members_of(made_of: type) -> Iterator[tuple[str, Any]]:
             yield name, member
 
 
-def operations() -> Iterator[Operation]:
-    """Yield all operations."""
-    for place in PLACES:
+def operations(places: Iterable[Place] = PLACES) -> Iterator[Operation]:
+    """Yield all operations at these places."""
+    for place in places:
         for name, member in members_of(place.made_of):
             if name not in NOT_OFFERED:
                 yield _operation(place, name, member)

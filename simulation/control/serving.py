@@ -9,10 +9,11 @@ import os
 import socket
 from collections.abc import AsyncIterator
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+from fencepost.simulation.embedded.fault_controls import FaultControls
 from fencepost.simulation.embedded.thread import LoopThread, wait_unblocked
 
 TOKEN_VARIABLE = "FENCEPOST_CONTROL_TOKEN"
@@ -50,8 +51,12 @@ class ControlAddress(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def controlled(endpoint: EmbeddedEndpoint, address: ControlAddress) -> AsyncIterator[str]:
-    """Serve the control API of brokers on this loop, in another thread; the value is its address.
+async def controlled(
+    server: EmbeddedEndpoint | FaultControls[Any], address: ControlAddress
+) -> AsyncIterator[str]:
+    """Serve the control API in another thread; the value is its address.
+
+    The server is that of brokers on this loop, or has controls of its own.
 
     :raises EnvironmentLacks: if it can't listen, or a library is missing.
     """
@@ -64,8 +69,10 @@ async def controlled(endpoint: EmbeddedEndpoint, address: ControlAddress) -> Asy
 
     listening = _listening(address)
     token = os.environ.get(TOKEN_VARIABLE) or None
-    app = ControlApp(ServedKafka(LoopThread.running("fencepost", "this server"), endpoint), token)
-    server = uvicorn.Server(
+    if isinstance(server, EmbeddedEndpoint):
+        server = ServedKafka(LoopThread.running("fencepost", "this server"), server)
+    app = ControlApp(server, token)
+    http = uvicorn.Server(
         uvicorn.Config(
             app,
             http="h11",
@@ -81,13 +88,13 @@ async def controlled(endpoint: EmbeddedEndpoint, address: ControlAddress) -> Asy
     thread = LoopThread("fencepost-control", "the control server")
     thread.start()
     try:
-        serving = thread.submit(server.serve(sockets=[listening]))
+        serving = thread.submit(http.serve(sockets=[listening]))
         host, port = listening.getsockname()[:2]
         yield f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        app.is_closing = server.should_exit = True
+        app.is_closing = http.should_exit = True
         await asyncio.shield(wait_unblocked(serving))
     finally:
-        app.is_closing = server.should_exit = True
+        app.is_closing = http.should_exit = True
         await asyncio.shield(asyncio.to_thread(thread.stop))
 
 

@@ -220,7 +220,7 @@ class FaultControls(ScopedControls[F]):
         self._add(
             FaultRule(
                 action=FaultAction.LOSE_RESPONSE,
-                api=api_of(api),
+                api=self._api(api),
                 who=_name(member),
                 times=whole("times", times, 1, None),
             )
@@ -240,7 +240,7 @@ class FaultControls(ScopedControls[F]):
             called so.
         """
         rule = FaultRule(
-            api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
+            api=self._api(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
         )
         self._add(rule)
 
@@ -255,7 +255,7 @@ class FaultControls(ScopedControls[F]):
         :raises FencepostError: for an unknown API, an invalid length of time, a count below 1, or an invalid
             member.
         """
-        key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
+        key, who, delay_s = self._api(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
         of_all = who is None and not delay_s
         for ended in self.endpoint.faults.remove_delays(key, who, self.prefix, of_all=of_all):
@@ -334,7 +334,7 @@ class FaultControls(ScopedControls[F]):
             probability=probability,
             seed=seed,
         )
-        rule.api = None if api is None else api_of(api)
+        rule.api = None if api is None else self._api(api)
         if rule.action is FaultAction.CORRUPT:
             if rule.api not in (None, ApiKey.FETCH):
                 raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
@@ -347,7 +347,6 @@ class FaultControls(ScopedControls[F]):
             raise FencepostError(f"partition={partition!r}: needs the topic of the partition")
         rule.partition = None if partition is None else whole("partition", partition, 0, None)
         rule.version = None if version is None else whole("version", version, 0, None)
-        check_selectors(rule)
         if broker is not None:
             self.endpoint.check_broker(broker)
             rule.broker = broker
@@ -379,7 +378,22 @@ class FaultControls(ScopedControls[F]):
             self._called(rule.method, rule.arguments, state_to="end")
         return len(rules)
 
+    def _api(self, api: Api) -> int:
+        """Return the number of an API that requests may have.
+
+        :raises FencepostError: if there is no such API.
+        """
+        return api_of(api)
+
+    def _check(self, rule: FaultRule) -> None:
+        """Refuse a rule that no request can meet.
+
+        :raises FencepostError: then.
+        """
+        check_selectors(rule)
+
     def _add(self, rule: FaultRule) -> None:
+        self._check(rule)
         rule.prefix = self.prefix
         self._called(rule.method, rule.arguments)
         self.endpoint.faults.add(rule)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.codec.registry import ApiKey, api_name
+from fencepost.coordinator.codec.registry import api_name
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.server.refused import can_fail
@@ -58,7 +58,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
     each part. None leaves it where a broker puts it."""
     seconds: float = 0.0
 
-    api: ApiKey | None = None
+    api: int | None = None
     who: str | None = None
     """A member id, an instance id or a client id."""
     client_id: str | None = None

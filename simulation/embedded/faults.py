@@ -46,7 +46,7 @@ _FEW_CONNECTIONS = 64
 """Number of remembered connections from which on closed ones are removed."""
 
 
-class ClientConnection(OpenConnection, Protocol):
+class NamedConnection(OpenConnection, Protocol):
     """A client's connection with its client id."""
 
     @property
@@ -71,7 +71,7 @@ class FaultInjector:
         note: Callable[[int, Any, Asked, FaultRule], None],
         members: Callable[[], Iterable[GroupMember]],
         name_of: Callable[[TopicId], str | None],
-        connections: Callable[[], Iterable[ClientConnection]],
+        connections: Callable[[], Iterable[NamedConnection]],
         damaged: Callable[[Any, int], Any] = lambda reply, version: _damaged(reply),
     ) -> None:
         """`damaged` returns a response of that version with damaged records; None if it has no records."""
@@ -104,7 +104,7 @@ class FaultInjector:
         self._rules.append(rule)
         self._arrange()
 
-    def remove_delays(self, api: ApiKey, who: str | None, prefix: str, *, of_all: bool) -> list[FaultRule]:
+    def remove_delays(self, api: int, who: str | None, prefix: str, *, of_all: bool) -> list[FaultRule]:
         """End the delays of that API that `delay` made: those of `who`, or all of them in the scope.
 
         Return the delays that ended.
@@ -112,7 +112,7 @@ class FaultInjector:
         removed = [
             rule
             for rule in self.of_scope(prefix)
-            if rule.method == "delay" and rule.api is api and (of_all or rule.who == who)
+            if rule.method == "delay" and rule.api == api and (of_all or rule.who == who)
         ]
         self.remove(removed)
         return removed
@@ -160,6 +160,10 @@ class FaultInjector:
     def unmet(self, prefix: str = "") -> list[FaultRule]:
         """Return the test's own rules with a number of requests that still wait for some."""
         return [rule for rule in self.of_scope(prefix) if rule.times is not None and not rule.of_fence]
+
+    def has_rules_about(self, api: int) -> bool:
+        """Return true if a rule may act on requests of that API."""
+        return any(rule.api in (None, api) for rule in self._rules)
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """Return these handlers with the rules in front of them. The result changes with the rules."""
@@ -212,7 +216,7 @@ class FaultInjector:
                 others = others or not members
         return list(found) or [who] * others
 
-    def _is_of_scope(self, connection: ClientConnection, prefix: str) -> bool:
+    def _is_of_scope(self, connection: NamedConnection, prefix: str) -> bool:
         """Return true if the client's id, a group of its members, or a topic that it fetches has the
         prefix."""
         if (connection.client_id or "").startswith(prefix):

@@ -185,7 +185,7 @@ def words_of(example: Example) -> Iterator[tuple[list[str], list[str]]]:
     """Each command of ours, or of pytest, that ends, with the lines that it prints."""
     for command, said in sessions(example):
         words = shlex.split(command)
-        if words[0] == "pytest" or (words[0] == "fencepost" and words[1] != "serve"):
+        if words[0] == "pytest" or (words[0] == "fencepost" and words[1] not in ("serve", "proxy")):
             yield words, said
 
 

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import structlog
 
@@ -18,6 +19,8 @@ from fencepost.coordinator.codec.endpoints import (
 )
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import ApiKey, api_name
+from fencepost.coordinator.server.services import NO_REPLY, ThrottledReply, Unanswered
+from fencepost.coordinator.server.turns import Share
 from fencepost.simulation.kernel.rules import (
     Corrupt,
     Delay,
@@ -32,6 +35,7 @@ from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames, ProxyExc
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, spoiled
 from fencepost.simulation.lab.proxy.side import ProxySide
+from fencepost.simulation.lab.proxy.stand_in import StandIn, response_frame
 
 log = structlog.get_logger(__name__)
 
@@ -52,6 +56,7 @@ class ProxyContext:
         members: Mapping[str, str],
         address_of: AddressOf,
     ) -> None:
+        self.stand_in: StandIn | None = None
         self.rng = rng
         self.rules = rules
         self.observer = observer
@@ -83,13 +88,18 @@ class ProxyConnection:
     def __init__(
         self,
         surroundings: ProxyContext,
-        broker: str,
+        node: int,
         upstream: Callable[[], tuple[str, int]],
         on_end: Callable[[ProxyConnection], None],
     ) -> None:
-        self.broker = broker
+        self.broker = f"broker-{node}"
+        self.client_id = ""
+        """The client id; empty until the client has sent it."""
+        self.share = Share()
+        self.principal = ""
         self.members: dict[str, None] = {}
         """The members that sent requests on it; by the clients' rules there is one."""
+        self._node = node
         self._around = surroundings
         self._upstream = upstream
         self._on_end = on_end
@@ -97,6 +107,12 @@ class ProxyConnection:
         self._deaf = False
         """True once a message was lost: nothing gets through any more, and no side is notified."""
         self._ended = False
+        self._closing = False
+        """True once a fault closes the connection: later requests do not count."""
+        self._rests: set[asyncio.Future[Any]] = set()
+        """Times for which nothing is read from the client."""
+        self._unread: deque[bytes] = deque()
+        """Requests that came before reading stopped."""
         self._client_open = self._broker_open = True
         self._host = ""
         self._connecting: asyncio.Task[None] | None = None
@@ -117,6 +133,16 @@ class ProxyConnection:
         )
         self._forth = _Way(Direction.REQUEST, self._pipe(Direction.REQUEST), self.client)
         self._back = _Way(Direction.RESPONSE, self._pipe(Direction.RESPONSE), self._server)
+
+    @property
+    def is_closed(self) -> bool:
+        """True if no response is sent any more."""
+        return self._deaf or self._closing or not self._client_open
+
+    def close(self) -> None:
+        """Close the client's socket, after the responses that are on their way."""
+        self._closing = True
+        self._back.pipe.finish()
 
     def cut(self) -> None:
         """Reset both sockets. What is under way is lost."""
@@ -171,7 +197,8 @@ class ProxyConnection:
         self._broker_open = False
         self._lose_all(self._forth)
         while self._in_flight:
-            self._lose(Direction.RESPONSE, self._in_flight.popleft())
+            exchange = self._in_flight.popleft()
+            self._lose(Direction.REQUEST if exchange.is_kept else Direction.RESPONSE, exchange)
         if self._client_open and not self._deaf:
             if reset and not self._back.pipe.size:
                 self.client.reset()
@@ -187,6 +214,8 @@ class ProxyConnection:
     def _end_if_over(self) -> None:
         if self._ended or self._client_open or self._broker_open:
             return
+        for rest in self._rests:
+            rest.cancel()
         self._ended = True
         self._on_end(self)
 
@@ -201,6 +230,9 @@ class ProxyConnection:
     # -- messages -------------------------------------------------------------------------------------------
 
     def _request(self, frame: bytes) -> None:
+        if self._rests:
+            self._unread.append(frame)
+            return
         header = read_header(frame)
         if carries_endpoints(header.api_key, header.api_version) and not is_readable(
             header.api_key, header.api_version
@@ -211,12 +243,98 @@ class ProxyConnection:
         around = self._around
         member = around.members.get(header.client_id, header.client_id)
         self.members[member] = None
-        self._take(self._forth, frame, ProxyExchange(header, member, frame, self._host, around.topic_names))
+        self.client_id = header.client_id or self.client_id
+        exchange = ProxyExchange(header, member, frame, self._host, around.topic_names)
+        if self._closing:
+            self._lose(Direction.REQUEST, exchange)
+        elif around.stand_in is not None and around.stand_in.is_about(header.api_key):
+            self._ask(around.stand_in, frame, exchange)
+        else:
+            self._take(self._forth, frame, exchange)
+
+    def _ask(self, stand_in: StandIn, frame: bytes, exchange: ProxyExchange) -> None:
+        """Let faults decide about a request: it is passed on, or gets its response here, in its turn."""
+        exchange.is_kept = True
+
+        def carry_out() -> Any:
+            exchange.is_kept = False
+            exchange.broker = self._loop.create_future()
+            self._take(self._forth, frame, exchange)
+            return exchange.broker if exchange.is_answered else NO_REPLY
+
+        try:
+            reply = stand_in.ask(
+                self, frame, exchange.header, carry_out, client_host=self._host, broker=self._node
+            )
+        except Unanswered:
+            self._closing = exchange.closes = True
+            if not exchange.is_answered and not exchange.is_kept:
+                self.close()
+        else:
+            if reply is exchange.broker or reply is NO_REPLY:
+                exchange.broker = None  # no fault waits for it
+                return
+            if isinstance(reply, asyncio.Future):
+                exchange.late = reply
+                if not exchange.is_answered and not exchange.is_kept:
+                    self._rest_until(reply)
+                reply.add_done_callback(lambda late: self._settled(exchange, late))
+            else:
+                exchange.answer = response_frame(exchange.header, reply)
+        if exchange.is_kept:
+            self._take(self._forth, b"", exchange)
+        else:
+            self._pass_answers()
+
+    def _settled(self, exchange: ProxyExchange, late: asyncio.Future[Any]) -> None:
+        if late.cancelled():
+            return
+        try:
+            reply = late.result()
+        except Unanswered:
+            exchange.closes = True
+        except Exception:
+            log.exception("proxy_fault_failed", broker=self.broker, members=list(self.members))
+            self.cut()
+        else:
+            if isinstance(reply, ThrottledReply):
+                exchange.throttle_s = reply.throttle_time_ms / 1_000
+            if reply is not NO_REPLY:
+                exchange.answer = response_frame(exchange.header, reply)
+        self._pass_answers()
+
+    def _pass_answers(self) -> None:
+        """Send the responses that are there, in the order of the requests."""
+        waiting = self._in_flight
+        while waiting and not self._deaf and (waiting[0].closes or waiting[0].answer is not None):
+            exchange = waiting.popleft()
+            if exchange.answer is None:
+                self._lose(Direction.REQUEST if exchange.is_kept else Direction.RESPONSE, exchange)
+                self.close()
+                return
+            self._take(self._back, exchange.answer, exchange)
+            if exchange.throttle_s:
+                self._rest_until(self._loop.create_task(asyncio.sleep(exchange.throttle_s)))
+
+    def _rest_until(self, over: asyncio.Future[Any]) -> None:
+        """Read nothing from the client until then (KIP-219)."""
+        self._rests.add(over)
+        self._regulate(self._forth)
+        over.add_done_callback(self._rested)
+
+    def _rested(self, over: asyncio.Future[Any]) -> None:
+        self._rests.discard(over)
+        self._regulate(self._forth)
+        try:
+            while self._unread and not self._rests:
+                self._request(self._unread.popleft())
+        except MalformedFrame as error:
+            self._client_garbage(str(error))
 
     def _response(self, frame: bytes) -> None:
-        if not self._in_flight:
+        exchange = next((each for each in self._in_flight if not each.is_kept and not each.is_received), None)
+        if exchange is None:
             raise MalformedFrame("a response without a request")
-        exchange = self._in_flight[0]
         header = exchange.header
         if int.from_bytes(frame[:4], "big", signed=True) != header.correlation_id:
             raise MalformedFrame(f"a response that does not match request {header.correlation_id}")
@@ -226,8 +344,12 @@ class ProxyConnection:
             frame = replace_endpoints(header.api_key, header.api_version, frame, self._around.address_of)
         elif header.api_key == ApiKey.API_VERSIONS:
             frame = limit_versions(header.api_version, frame)
-        self._in_flight.popleft()
-        self._take(self._back, frame, exchange)
+        exchange.is_received = True
+        if exchange.broker is None or exchange.broker.cancelled():
+            exchange.answer = frame
+        else:
+            exchange.broker.set_result(frame)
+        self._pass_answers()
 
     def _take(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
         """Take a message: let the rules decide, behind what waits for a stall to end."""
@@ -242,6 +364,9 @@ class ProxyConnection:
         self._regulate(way)
 
     def _send(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
+        if exchange.is_kept and way is self._forth:
+            way.pipe.put(Parcel(b"", exchange, instead=b""))
+            return
         verdict, rule = (
             self._judge(way.direction, frame, exchange) if self._around.rules else (Fate.PASS, None)
         )
@@ -295,7 +420,10 @@ class ProxyConnection:
         if way.paused:
             self._regulate(way)
         exchange, observer = parcel.exchange, self._around.observer
-        if direction is Direction.REQUEST:
+        if direction is Direction.REQUEST and exchange.is_kept:
+            self._in_flight.append(exchange)
+            self._pass_answers()
+        elif direction is Direction.REQUEST:
             if exchange.is_answered:
                 self._in_flight.append(exchange)
             if observer is not None and not exchange.lost:
@@ -308,6 +436,9 @@ class ProxyConnection:
         if exchange.lost:
             return
         exchange.lost = True
+        for waiting in (exchange.broker, exchange.late):
+            if waiting is not None:
+                waiting.cancel()
         if self._around.observer is not None:
             self._around.observer.on_loss(
                 exchange.member, self.broker, direction, exchange.request, self._now_us()
@@ -352,7 +483,8 @@ class ProxyConnection:
 
     def _regulate(self, way: _Way) -> None:
         """Read from a sender only as fast as its messages are passed on."""
-        full = way.blocked or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
+        resting = way is self._forth and bool(self._rests)
+        full = way.blocked or resting or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
         paused = full and not self._deaf
         if paused != way.paused:
             way.paused = paused

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -46,20 +48,27 @@ class ObservedTopicNames:
 
     def name_of(self, topic_id: TopicId) -> str:
         """Return the topic's name; the id itself if no client received a name."""
-        while topic_id not in self._names and self._unread:
+        return (self._names if topic_id in self._names else self.known()).get(topic_id, topic_id)
+
+    def known(self) -> Mapping[TopicId, str]:
+        """Return the names of all topics in it."""
+        while self._unread:
             version, frame = self._unread.popleft()
             _, metadata = read_response(ApiKey.METADATA, version, frame)
             assert isinstance(metadata, MetadataResponse)
             self._names.update(
                 (topic.topic_id, topic.name) for topic in metadata.topics if topic.topic_id and topic.name
             )
-        return self._names.get(topic_id, topic_id)
+        return self._names
 
 
 class ProxyExchange:
     """A request, and what belongs to it until it gets a response.
 
-    `lost` is true once its loss was reported, so that it is reported once.
+    `lost` is true once its loss was reported, so that it is reported once. `is_kept` is true if it does not
+    reach the broker. `broker` is the broker's response while a fault waits for it, and `late` the client's.
+    `answer` is the frame for the client once it may be sent; `closes` is true if the connection is closed
+    instead. Then `throttle_s` is the time for which the client is not read from.
     """
 
     __slots__ = (
@@ -69,10 +78,17 @@ class ProxyExchange:
         "_request",
         "_response",
         "_size",
+        "answer",
+        "broker",
+        "closes",
         "header",
         "is_answered",
+        "is_kept",
+        "is_received",
+        "late",
         "lost",
         "member",
+        "throttle_s",
     )
 
     def __init__(
@@ -81,7 +97,11 @@ class ProxyExchange:
         self.header = header
         self.member = member
         self.is_answered = expects_answer(frame, header)
-        self.lost = False
+        self.lost = self.is_kept = self.is_received = self.closes = False
+        self.answer: bytes | None = None
+        self.broker: asyncio.Future[bytes] | None = None
+        self.late: asyncio.Future[Any] | None = None
+        self.throttle_s = 0.0
         self._size = len(frame)
         self._client_host = client_host
         self._names = names

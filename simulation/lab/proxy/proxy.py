@@ -31,7 +31,7 @@ class Proxy:
 
     `upstreams` are the brokers by node id; node N is called "broker-N" in messages. `members` gives names to
     client ids; without one a client id is its own name. What is random comes from `rng`. TLS can't be read
-    and is refused.
+    and is refused. Each broker's port is that of `ports`, by default a free one.
     :raises FencepostError: without any upstream.
     """
 
@@ -41,6 +41,7 @@ class Proxy:
         *,
         rng: random.Random,
         host: str = "127.0.0.1",
+        ports: Mapping[int, int] | None = None,
         observer: ProxyObserver | None = None,
         members: Mapping[str, str] | None = None,
     ) -> None:
@@ -59,6 +60,7 @@ class Proxy:
         )
         self._acceptors: dict[int, Acceptor] = {}
         self._ports: dict[int, int] = {}
+        self._wanted_ports = ports or {}
         self._nowhere: socket.socket | None = None
         self._stalls: dict[str, tuple[NetworkRule, ...]] = {}
         self._connections: dict[ProxyConnection, None] = {}
@@ -77,14 +79,17 @@ class Proxy:
             self._nowhere = socket.socket(family)
             self._nowhere.bind((address, 0))
             for node in self._upstreams:
-                listening = socket.create_server((address, 0), family=family, backlog=BACKLOG)
+                wanted = self._wanted_ports.get(node, 0)
+                listening = socket.create_server((address, wanted), family=family, backlog=BACKLOG)
                 self._acceptors[node] = Acceptor(listening, self._connect(node))
                 await self._acceptors[node].open()
                 self._ports[node] = self._acceptors[node].port
         except OSError as error:
             await self.close()
+            first = min(self._wanted_ports.values(), default=0)
+            hint = f"expected free ports from {first} on" if first else "a loopback address always works"
             raise EnvironmentLacks(
-                f"can't listen on {self._host}: {error.strerror or error}; a loopback address always works"
+                f"can't listen on {self._host}: {error.strerror or error}; {hint}"
             ) from error
 
     async def close(self) -> None:
@@ -152,9 +157,7 @@ class Proxy:
 
     def _connect(self, node: int) -> Callable[[], ProxySide]:
         def connect() -> ProxySide:
-            connection = ProxyConnection(
-                self._surroundings, f"broker-{node}", lambda: self._upstreams[node], self._ended
-            )
+            connection = ProxyConnection(self._surroundings, node, lambda: self._upstreams[node], self._ended)
             self._connections[connection] = None
             return connection.client
 

@@ -19,6 +19,7 @@ from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.failures import ShrinkResult
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
+from fencepost.simulation.cli.proxy import ProxyReady
 from fencepost.simulation.cli.serve import ServeReady
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.conform.suite import Report
@@ -43,6 +44,7 @@ DOCUMENTS: dict[str, Any] = {
     "analyze": Analyzed,
     "analyze --kafka": Followed,
     "serve": ServeReady,
+    "proxy": ProxyReady,
     "cluster": ClusterReport,
     "chaos": ChaosResult,
     "compare": FidelityComparison,

@@ -28,6 +28,7 @@ FURTHER: dict[tuple[str, str], list[str]] = {
     ("plan", "--compare"): [LONG],
     ("analyze", "--kafka-config"): KAFKA,
     ("analyze", "--out"): KAFKA,
+    ("proxy", "--config"): ["127.0.0.1:9"],
     ("serve", "--tls-key"): ["--tls-cert", "{folder}/certificate.pem"],
     ("serve", "--trace-config"): TOPIC,
     ("chaos", "--trace-config"): TOPIC,

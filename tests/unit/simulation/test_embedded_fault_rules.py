@@ -6,7 +6,7 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,12 +21,24 @@ from fencepost.coordinator.codec.schema import response_schema
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from tests.unit.simulation.faulty_places import EMBEDDED, PLACES, faulty
 from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = pytest.mark.real
 
 HEARTBEAT = "ConsumerGroupHeartbeat"
 FIND = FindCoordinatorRequest(keys=("g",))
+
+
+@pytest.fixture(params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def kafka(place: str) -> Iterator[EmbeddedKafka]:
+    with faulty(place, topics={"orders": 4}) as running:
+        yield running
 
 
 def fetch(member: WireMember, partition: int = 0) -> logs.FetchResponse:
@@ -171,16 +183,28 @@ def test_a_throttled_client_is_told_and_is_not_read_from(kafka: EmbeddedKafka, m
     assert time.monotonic() - began > 0.2
 
 
-@pytest.mark.parametrize("api", [ApiKey.CONSUMER_GROUP_HEARTBEAT, ApiKey.METADATA, ApiKey.FETCH])
+@pytest.mark.parametrize(
+    "api",
+    [
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        ApiKey.METADATA,
+        ApiKey.FETCH,
+        ApiKey.PRODUCE,
+        ApiKey.API_VERSIONS,
+    ],
+)
 def test_where_responses_say_that_a_client_is_throttled(api: ApiKey) -> None:
     from fencepost.coordinator.codec.registry import REGISTRY, codec_of
-    from fencepost.coordinator.protocol.cluster import MetadataResponse
+    from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse, MetadataResponse
     from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 
+    topic = logs.OfTopic(name="t", topic_id="B" * 22, partitions=(logs.AppendedPartition(partition=0),))
     empty = {
         ApiKey.CONSUMER_GROUP_HEARTBEAT: ConsumerGroupHeartbeatResponse(),
         ApiKey.METADATA: MetadataResponse(topics=(), brokers=(), cluster_id="c", controller_id=1),
         ApiKey.FETCH: logs.FetchResponse(),
+        ApiKey.PRODUCE: logs.ProduceResponse(topics=(topic,)),
+        ApiKey.API_VERSIONS: ApiVersionsResponse(api_versions=(ApiVersion(18, 0, 4),)),
     }
     for version in range(REGISTRY[api].min_version, REGISTRY[api].max_version + 1):
         codec = codec_of(api, version)
@@ -233,6 +257,7 @@ def test_a_producer_that_wants_no_response_is_throttled(kafka: EmbeddedKafka, me
     assert fault.state.met == 1
 
 
+@EMBEDDED
 def test_a_scope_disconnects_none_of_another(kafka: EmbeddedKafka) -> None:
     def is_connected(member: WireMember) -> bool:
         try:
@@ -256,6 +281,7 @@ def test_a_scope_disconnects_none_of_another(kafka: EmbeddedKafka) -> None:
             one.disconnect("m")
 
 
+@EMBEDDED
 def test_the_end_of_a_scope_removes_the_rule_of_a_fence(kafka: EmbeddedKafka) -> None:
     with kafka.scope(topics=["in"]) as scope:
         WireMember(kafka.bootstrap_servers, scope.name("g"), "m").join(scope.name("in"))
@@ -294,6 +320,7 @@ def test_a_wait_in_vain(kafka: EmbeddedKafka) -> None:
     assert kafka.remove_faults() == 1
 
 
+@EMBEDDED
 @pytest.mark.parametrize(
     ("do", "told"),
     [

@@ -26,6 +26,7 @@ from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.turns import WORK_PER_TURN
 from tests.kio_objects import milliseconds
+from tests.unit.simulation.faulty_places import EMBEDDED, PLACES, faulty
 
 ERROR = "KAFKA_STORAGE_ERROR"
 GROUP_FIRST = {
@@ -119,9 +120,14 @@ def has_errors_in_parts(key: int, version: int) -> bool:
     return bool(names & {"error_code", "partition_error_code"})
 
 
+@pytest.fixture(scope="module", params=PLACES)
+def place(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def kafka() -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(topics={"t": 2}, auto_create_topics=True) as running:
+def kafka(place: str) -> Iterator[EmbeddedKafka]:
+    with faulty(place, topics={"t": 2}, auto_create_topics=True) as running:
         yield running
 
 
@@ -130,14 +136,17 @@ def client(kafka: EmbeddedKafka) -> Iterator[Client]:
     one = Client(kafka.bootstrap_servers)
     yield one
     one.close()
-    kafka.endpoint.faults.clear()
+    kafka.remove_faults()
 
 
 @pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)
-def test_the_error_is_in_each_part_of_the_answer(kafka: EmbeddedKafka, client: Client, key: ApiKey) -> None:
+def test_the_error_is_in_each_part_of_the_answer(
+    kafka: EmbeddedKafka, client: Client, place: str, key: ApiKey
+) -> None:
     api = REGISTRY[key]
     acks = {"acks": -1} if key is ApiKey.PRODUCE else {}
-    for version in range(api.min_version, api.max_version + 1):
+    is_unread = place == "proxy" and key is ApiKey.SASL_HANDSHAKE  # bare tokens follow version 0
+    for version in range(api.min_version + is_unread, api.max_version + 1):
         kafka.fail_next(key, ERROR)
         answer = client.ask(key, version, **acks)
         top = [code for inside, code in codes(answer) if not inside]
@@ -148,7 +157,7 @@ def test_the_error_is_in_each_part_of_the_answer(kafka: EmbeddedKafka, client: C
             assert set(parts) == {ERROR}, f"version {version}: {answer}"
         else:
             assert (top, parts) == ([ERROR], []), f"version {version}: {answer}"
-    assert set(kafka.endpoint.brokers.cluster.image.by_name) == {"t"}, "nothing else was done"
+    assert set(kafka.topics()) == {"t"}, "nothing else was done"
 
 
 @pytest.mark.parametrize(
@@ -224,7 +233,8 @@ def fetch(kafka: EmbeddedKafka, client: Client, session: tuple[int, int], *parti
         )
         for number in partitions
     )
-    topic_id = uuid_from_topic_id(kafka.endpoint.brokers.cluster.image.by_name["t"].topic_id)
+    brokers = getattr(kafka, "behind", kafka).endpoint.brokers
+    topic_id = uuid_from_topic_id(brokers.cluster.image.by_name["t"].topic_id)
     topics = (sample(module.FetchTopic, topic_id=topic_id, partitions=wanted),) if wanted else ()
     return client.ask(
         ApiKey.FETCH,
@@ -242,6 +252,7 @@ def errors(answer: Any) -> dict[int, str]:
     return {one.partition_index: one.error_code.name for one in topic.partitions}
 
 
+@EMBEDDED
 def test_a_fetch_that_names_no_partitions_fails_for_those_of_its_session(
     kafka: EmbeddedKafka, client: Client
 ) -> None:
@@ -257,6 +268,17 @@ def test_a_fetch_that_names_no_partitions_fails_for_those_of_its_session(
     assert errors(after) == {0: "none", 1: "none"}
 
 
+@pytest.mark.parametrize("place", ["proxy"], scope="module")
+def test_a_proxy_ends_the_session_of_a_fetch_that_fails(kafka: EmbeddedKafka, client: Client) -> None:
+    session_id = fetch(kafka, client, (0, 0), 0, 1).session_id
+    kafka.fail_next("Fetch", "OFFSET_OUT_OF_RANGE")
+    failed = fetch(kafka, client, (session_id, 1))
+    assert (failed.session_id, failed.error_code.name) == (0, "none")
+    assert errors(failed) == {0: "offset_out_of_range", 1: "offset_out_of_range"}
+    assert fetch(kafka, client, (0, 0), 0, 1).error_code.name == "none"
+
+
+@EMBEDDED
 def test_a_session_may_begin_with_errors(kafka: EmbeddedKafka, client: Client) -> None:
     kafka.fail_next("Fetch", "NOT_LEADER_OR_FOLLOWER")
     failed = fetch(kafka, client, (0, 0), 1)
@@ -303,7 +325,7 @@ def test_metadata_of_topics_fails_and_creates_none(kafka: EmbeddedKafka, client:
     new = sample(module.MetadataRequestTopic, name="new")
     answer = client.ask(ApiKey.METADATA, 9, topics=(new,), allow_auto_topic_creation=True)
     assert [each.error_code.name for each in answer.topics] == ["unknown_topic_or_partition"]
-    assert "new" not in kafka.endpoint.brokers.cluster.image.by_name
+    assert "new" not in kafka.topics()
 
 
 def test_metadata_that_takes_some_turns_of_the_loop_fails_too() -> None:

@@ -1,0 +1,234 @@
+"""What only a proxy's faults have: requests that it can't read, other routes over HTTP, and bad input."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from fencepost import EmbeddedKafka
+from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.framing import FrameBuffer
+from fencepost.coordinator.codec.registry import ApiKey, api_name
+from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.cluster import (
+    ApiVersionsRequest,
+    FindCoordinatorRequest,
+    MetadataRequest,
+)
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.simulation.brokers.security import ClientSecurity
+from fencepost.simulation.control.app import ControlApp
+from fencepost.simulation.embedded.fault_controls import Fault
+from fencepost.simulation.lab.proxy.kafka_proxy import KafkaProxy
+from tests.unit.simulation.wire_member import WireMember
+
+pytestmark = pytest.mark.real
+
+FIND = FindCoordinatorRequest(keys=("g",))
+SHARE_FETCH = 78
+
+
+@pytest.fixture
+def proxy(kafka: EmbeddedKafka) -> Iterator[KafkaProxy]:
+    with KafkaProxy(kafka.bootstrap_servers) as running:
+        yield running
+
+
+class Wire:
+    """A connection on which requests follow each other without waiting for responses."""
+
+    def __init__(self, servers: str) -> None:
+        host, _, port = servers.split(",", maxsplit=1)[0].rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), timeout=20)
+        self._frames = FrameBuffer()
+
+    def frame(self) -> bytes:
+        while (frame := self._frames.next_frame()) is None:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return frame
+
+
+@pytest.fixture
+def wire(proxy: KafkaProxy) -> Iterator[Wire]:
+    with contextlib.closing(socket.socket()):
+        one = Wire(proxy.bootstrap_servers)
+        yield one
+        one.socket.close()
+
+
+def test_responses_keep_the_order_of_their_requests_and_none_reaches_the_broker(
+    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire
+) -> None:
+    wanted = logs.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
+    topics = (logs.OfTopic(name="orders", partitions=(wanted,)),)
+    waiting = logs.FetchRequest(max_wait_ms=300, min_bytes=1, max_bytes=1_000, topics=topics)
+    proxy.add_fault("error", "FindCoordinator", error="COORDINATOR_NOT_AVAILABLE", every=2, times=2)
+    proxy.add_fault("delay", "FindCoordinator", seconds=0.1, every=3)
+    before = kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR]
+    asked = [(ApiKey.FETCH, 12, waiting), *[(ApiKey.FIND_COORDINATOR, 4, FIND)] * 5]
+    wire.socket.sendall(
+        b"".join(
+            request_frame(key, version, number, "m", each)
+            for number, (key, version, each) in enumerate(asked)
+        )
+    )
+    told = [read_response(key, version, wire.frame()) for key, version, _ in asked]
+    assert [number for number, _ in told] == list(range(6))
+    errors = [reply.coordinators[0].error_code.name for _, reply in told[1:]]
+    good, bad = "NONE", "COORDINATOR_NOT_AVAILABLE"
+    assert errors == [good, bad, good, bad, good]
+    assert kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR] == before + 3
+
+
+def test_requests_behind_a_lost_one_are_lost_too(kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire) -> None:
+    proxy.add_fault("lose_request", "FindCoordinator")
+    before = kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR]
+    hello = request_frame(ApiKey.API_VERSIONS, 3, 1, "m", ApiVersionsRequest())
+    find = request_frame(ApiKey.FIND_COORDINATOR, 4, 2, "m", FIND)
+    wire.socket.sendall(hello + find + find)
+    assert read_response(ApiKey.API_VERSIONS, 3, wire.frame())[0] == 1, "what came before is answered"
+    with pytest.raises(EOFError):
+        wire.frame()
+    assert kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR] == before
+
+
+def test_every_client_can_read_that_a_version_is_unsupported(proxy: KafkaProxy, wire: Wire) -> None:
+    proxy.fail_next("ApiVersions", "UNSUPPORTED_VERSION")
+    wire.socket.sendall(request_frame(ApiKey.API_VERSIONS, 4, 7, "m", ApiVersionsRequest()))
+    number, reply = read_response(ApiKey.API_VERSIONS, 0, wire.frame())
+    assert (number, reply.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
+
+
+def test_metadata_fails_with_the_addresses_of_the_proxy(proxy: KafkaProxy, wire: Wire) -> None:
+    proxy.fail_next("Metadata", "LEADER_NOT_AVAILABLE")
+    asked = MetadataRequest(topics=None)
+    wire.socket.sendall(request_frame(ApiKey.METADATA, 12, 1, "m", asked))
+    _, reply = read_response(ApiKey.METADATA, 12, wire.frame())
+    assert [(each.name, each.error_code.name) for each in reply.topics] == [
+        ("orders", "LEADER_NOT_AVAILABLE")
+    ]
+    assert [f"{each.host}:{each.port}" for each in reply.brokers] == [proxy.bootstrap_servers]
+    wire.socket.sendall(request_frame(ApiKey.METADATA, 12, 2, "m", asked))
+    _, after = read_response(ApiKey.METADATA, 12, wire.frame())
+    assert (after.cluster_id, after.brokers) == (reply.cluster_id, reply.brokers)
+
+
+def test_what_is_not_read_can_be_lost(proxy: KafkaProxy, wire: Wire) -> None:
+    assert api_name(SHARE_FETCH) == "ShareFetch"
+    fault = proxy.lose_next_response("share-fetch")
+    (added,) = proxy.faults()
+    assert (fault, added.description) == (None, "lose_next_response('ShareFetch')")
+    lost = proxy.add_fault("lose_request", "OffsetCommit", version=99, client_id="m")
+    proxy.add_fault("error", error="UNKNOWN_SERVER_ERROR", times=None)
+    body = struct.pack(">hhih", ApiKey.OFFSET_COMMIT, 99, 5, 1) + b"m\0"
+    wire.socket.sendall(struct.pack(">i", len(body)) + body)
+    with pytest.raises(EOFError):
+        wire.frame()
+    assert lost.state.is_over
+
+
+UNREAD = "{}: the proxy passes {} on unread"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            {"api": "ShareFetch", "error": "NOT_COORDINATOR"},
+            UNREAD.format("error='NOT_COORDINATOR'", "ShareFetch"),
+        ),
+        (
+            {"api": "ShareFetch", "action": "silent", "topic": "orders"},
+            UNREAD.format("topic='orders'", "ShareFetch"),
+        ),
+        (
+            {"api": "Produce", "version": 99, "error": "NOT_COORDINATOR"},
+            UNREAD.format("error='NOT_COORDINATOR'", "Produce version 99"),
+        ),
+        (
+            {"api": "Fetch", "version": 99, "action": "corrupt"},
+            UNREAD.format("action='corrupt'", "Fetch version 99"),
+        ),
+        (
+            {"api": "Heartbeat", "error": "NOT_COORDINATOR", "topic": "t"},
+            "no request of Heartbeat names a topic",
+        ),
+        ({"api": "OffsetComit", "action": "silent"}, "did you mean OffsetCommit"),
+        ({"action": "silent", "broker": 7}, "broker 7: the proxy has 1"),
+    ],
+)
+def test_what_no_request_can_meet_is_refused(
+    proxy: KafkaProxy, arguments: dict[str, object], told: str
+) -> None:
+    with pytest.raises(FencepostError, match=told):
+        proxy.add_fault(**{"action": "error", **arguments})  # type: ignore[arg-type]
+    assert proxy.faults() == []
+
+
+def test_what_a_proxy_can_not_stand_before(kafka: EmbeddedKafka) -> None:
+    with pytest.raises(FencepostError, match=r"host 0\.0\.0\.0: clients connect to it, expected an address"):
+        KafkaProxy("localhost:9092", host="0.0.0.0")
+    with pytest.raises(FencepostError, match="can't read TLS: expected"):
+        KafkaProxy("localhost:9092", security=ClientSecurity(tls=True))
+    port = int(kafka.bootstrap_servers.rpartition(":")[2])
+    with pytest.raises(EnvironmentLacks, match=f"in use.*; expected free ports from {port} on"):
+        KafkaProxy(kafka.bootstrap_servers, port=port).start()
+    with pytest.raises(EnvironmentLacks, match="bootstrap servers: no Kafka broker answers at "):
+        KafkaProxy("127.0.0.1:1").start()
+    with (
+        EmbeddedKafka(brokers=2) as two,
+        pytest.raises(FencepostError, match="last of 2 ports is beyond 65535"),
+    ):
+        KafkaProxy(two.bootstrap_servers, port=65535).start()
+
+
+async def test_the_same_routes_over_http(kafka: EmbeddedKafka, proxy: KafkaProxy) -> None:
+    member = WireMember(proxy.bootstrap_servers, "g", "m")
+    member.join("orders")
+    transport = httpx.ASGITransport(ControlApp(proxy))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:9644") as http:
+        body = {
+            "action": "error",
+            "api": "ConsumerGroupHeartbeat",
+            "error": "FENCED_MEMBER_EPOCH",
+            "member": "m",
+        }
+        added = (await http.post("/add_fault", json=body)).json()
+        assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
+        met = (await http.post(f"/faults/{added['fault']}/wait_met")).json()
+        assert (met["met"], met["is_over"]) == (1, True)
+        assert (await http.get("/faults")).json() == [met]
+        assert (await http.get("/bootstrap_servers")).json() == proxy.bootstrap_servers
+        assert (await http.get("/health")).json()["bootstrap_servers"] == proxy.bootstrap_servers
+        document = (await http.get("/openapi.json")).json()
+        assert document["info"]["title"] == "Control of fencepost proxy"
+        names = {path.rpartition("/")[2] for path in document["paths"]}
+        offered = {"add_fault", "fail_next", "lose_next_response", "delay", "disconnect", "faults", "unmet"}
+        assert names == offered | {
+            "remove_faults",
+            "bootstrap_servers",
+            "health",
+            "state",
+            "remove",
+            "wait_met",
+        }
+        for path in ("/", "/metrics", "/scopes", "/topics", "/scopes/a-1/faults"):
+            assert (await http.get(path)).status_code == 404
+        refused = await http.post("/fail_next", json={"api": "ShareFetch", "error": "NOT_COORDINATOR"})
+        assert (refused.status_code, "passes ShareFetch on unread" in refused.json()["error"]) == (409, True)
+
+
+async def test_a_test_that_awaits(kafka: EmbeddedKafka) -> None:
+    async with KafkaProxy(kafka.bootstrap_servers) as proxy:
+        fault = proxy.add_fault("silent", "Fetch")
+        assert isinstance(fault, Fault)
+        with pytest.raises(TimeoutError, match="fault 1 has met 0 of 1 requests"):
+            await fault.met(timeout=0)
