@@ -189,19 +189,32 @@ def mutated_code(mutant: AutomaticMutant) -> CodeType:
 
     :raises FencepostError: if it cannot take the place of the function's own code.
     """
-    _, source = _source(mutant.module)
-    tree = ast.parse(source)
-    node = dict(functions(tree))[mutant.function]
-    chosen: Edit = list(edits(node))[mutant.number]
+    tree = ast.parse(source_of(mutant.module))
+    chosen: Edit = list(edits(dict(functions(tree))[mutant.function]))[mutant.number]
     chosen.make()
-    function = function_of(mutant.module, mutant.function)
+    return code_in_place(mutant.module, mutant.function, tree)
+
+
+def source_of(module: str) -> str:
+    """Return the source of a module."""
+    return _source(module)[1]
+
+
+def code_in_place(module: str, qualified: str, tree: ast.Module) -> CodeType:
+    """Return the code that the function has in another tree of its module.
+
+    :raises FencepostError: if it cannot take the place of the function's own code.
+    """
+    function = function_of(module, qualified)
     assert function is not None
     if free := function.__code__.co_freevars:
         # Without `super().__init__()` a free variable would be missing: this names them all, and never runs.
-        node.body += ast.parse("if False: " + "; ".join(free)).body
-    code = _compiled(mutant.module, tree, mutant.function, function.__code__.co_firstlineno)
+        dict(functions(tree))[qualified].body += ast.parse("if False: " + "; ".join(free)).body
+    code = _compiled(module, tree, qualified, function.__code__.co_firstlineno)
     if code is None or code.co_freevars != function.__code__.co_freevars:
-        raise FencepostError(f"{mutant.name}: its code cannot take the place of the function's own")
+        raise FencepostError(
+            f"{module}:{qualified}: its changed code cannot take the place of the function's own"
+        )
     return code
 
 

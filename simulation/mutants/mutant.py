@@ -4,18 +4,34 @@ it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 from unittest import mock
 
 UNREPORTED: Final = "no report"
 """The `bug` of a mutant that no project is known to have had."""
+CHURN: Final = ("scale-up-and-down", "swarm", "rolling-deploy", "crash-and-return")
+LOSSES: Final = ("lossy-network", "swarm", "partitioned-members", "coordinator-failover")
 
 
 Original: TypeAlias = Callable[..., Any]
 """The function without the bug."""
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Change(Protocol):
+    """One place of the code that differs while a mutant is applied."""
+
+    @property
+    def original(self) -> Any:
+        """What is there without the bug.
+
+        :raises LookupError: if it is not there (any more).
+        """
+
+    def applied(self) -> AbstractContextManager[Any]:
+        """Run the block with the bug."""
 
 
 class Replacement(NamedTuple):
@@ -37,6 +53,10 @@ class Replacement(NamedTuple):
             if isinstance(self.owner, type)
             else getattr(self.owner, self.attribute)
         )
+
+    def applied(self) -> AbstractContextManager[Any]:
+        """Run the block with the faulty attribute."""
+        return mock.patch.object(self.owner, self.attribute, self.made())
 
     def made(self) -> Any:
         """The faulty attribute."""
@@ -77,7 +97,7 @@ class Mutant(NamedTuple):
     """Invariants that report it, each within twenty seeds; the first one catches it."""
     scenarios: tuple[str, ...]
     """Scenarios of the library in which it can show; seeds use them in turn."""
-    replacements: tuple[Replacement, ...]
+    replacements: tuple[Change, ...]
     overrides: tuple[str, ...] = ()
     """Settings of those scenarios that make the bug's circumstances more frequent."""
     memory: tuple[dict[Any, Any], ...] = ()
@@ -90,7 +110,7 @@ class Mutant(NamedTuple):
             kept.clear()
         with ExitStack() as stack:
             for each in self.replacements:
-                stack.enter_context(mock.patch.object(each.owner, each.attribute, each.made()))
+                stack.enter_context(each.applied())
             yield
 
 

@@ -9,31 +9,11 @@ from typing import Final
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.mutants.automatic import is_automatic, mutant_named, with_automatic_mutant
-from fencepost.simulation.mutants.classic import CLASSIC_MUTANTS
-from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
-from fencepost.simulation.mutants.members import MEMBER_MUTANTS
+from fencepost.simulation.mutants.coded import CODED
+from fencepost.simulation.mutants.known import EDITS
 from fencepost.simulation.mutants.mutant import Mutant
-from fencepost.simulation.mutants.rebalances import REBALANCE_MUTANTS
-from fencepost.simulation.mutants.sac import SAC_MUTANTS
-from fencepost.simulation.mutants.slips import SLIPS
-from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
-from fencepost.simulation.mutants.streams_groups import STREAMS_GROUP_MUTANTS
-from fencepost.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
-MUTANTS: Final[Mapping[str, Mutant]] = {
-    mutant.name: mutant
-    for mutant in (
-        *COORDINATOR_MUTANTS,
-        *MEMBER_MUTANTS,
-        *SLIPS,
-        *REBALANCE_MUTANTS,
-        *CLASSIC_MUTANTS,
-        *SAC_MUTANTS,
-        *STREAMS_MUTANTS,
-        *TRANSACTION_MUTANTS,
-        *STREAMS_GROUP_MUTANTS,
-    )
-}
+MUTANTS: Final[Mapping[str, Mutant]] = {mutant.name: mutant for mutant in (*EDITS, *CODED)}
 
 
 def check_mutant(name: str) -> None:
