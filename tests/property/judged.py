@@ -130,14 +130,14 @@ class JudgedMachine(RuleBasedStateMachine):
     def refuse_the_next_write(self) -> None:
         self.journal.refuses = True
 
-    @rule(compact=st.booleans())
-    def fail_over(self, compact: bool) -> None:
+    @rule(compact=st.sampled_from(["no", "keep tombstones", "yes"]))
+    def fail_over(self, compact: str) -> None:
         self.observe("on_coordinator_state", "b", "resign")
         for answer in self.coordinator.unload():
             self.hear(self.waiting.pop(answer.token), answer.token, answer.response)
         assert not self.waiting, "everybody who waited was answered"
-        if compact:
-            self.journal.compact()
+        if compact != "no":
+            self.journal.compact(keep_tombstones=compact == "keep tombstones")
         self.load()
 
     @invariant()

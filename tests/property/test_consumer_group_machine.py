@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.consumer.states import GroupState
-from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import AppendFailed, CoordinatorHost
-from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.outcome import (
-    DeadlineReached,
     Outcome,
     ResolveRegularExpressions,
     TopicsChanged,
 )
-from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.coordination import Coordination
+from tests.property.judged import GROUP, JudgedMachine
 
-GROUP = "g"
-HOST = "broker"
 SLOTS = 4
 REBALANCE_TIMEOUT_MS = 60_000
 SUBSCRIPTIONS: tuple[tuple[tuple[str, ...], str | None], ...] = (
@@ -51,19 +44,6 @@ BEATS = ("keepalive", "keepalive", "keepalive", "confirm", "confirm", "lost", "u
 subscriptions = st.sampled_from(SUBSCRIPTIONS)
 
 
-class UnreliableJournal(MemoryJournal):
-    """Fails the next append when told to."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.failing = False
-
-    def append(self, records: tuple[Record, ...]) -> None:
-        if self.failing:
-            raise AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, "told to fail")
-        super().append(records)
-
-
 class Client(msgspec.Struct):
     """An honest member: it never starts what it was not given, and stops before it confirms."""
 
@@ -78,38 +58,28 @@ class Client(msgspec.Struct):
     """The answer to its last request was lost."""
 
 
-class ConsumerGroupMachine(RuleBasedStateMachine):
-    def __init__(self) -> None:
-        super().__init__()
-        self.now_ms = 1_000
-        self.ids = 0
-        self.generations: dict[str, int] = {"x": 0, "y": 0, "z": 0}
-        self.start(0)
+class ConsumerGroupMachine(JudgedMachine):
+    judge_types = (Coordination,)
+    protocol = "consumer"
 
     @initialize(interval_ms=st.sampled_from([0, 0, 1_000]))
     def start(self, interval_ms: int) -> None:
-        self.config = GroupCoordinatorConfig(
-            group_consumer_max_size=4, group_consumer_assignment_interval_ms=interval_ms
-        )
-        self.journal = UnreliableJournal()
+        self.ids = 0
+        self.generations = {"x": 0, "y": 0, "z": 0}
+        self.unresolved: list[ResolveRegularExpressions] = []
         self.image = TopicsImage.of([self.topic("x", 4), self.topic("y", 2)])
-        self.world: Any = SimpleNamespace(config=self.config, journal=self.journal)
-        self.judge = Coordination()
-        self.judge.attach(self.world, self.report)
-        self.started()
+        self.begin(
+            GroupCoordinatorConfig(
+                group_consumer_max_size=4, group_consumer_assignment_interval_ms=interval_ms
+            )
+        )
         self.clients = [self.fresh(slot) for slot in range(SLOTS)]
         for client in self.clients:
             client.names = ("x",)
-        self.unresolved: list[ResolveRegularExpressions] = []
-        self.is_broken = False
 
     @property
     def group(self) -> ConsumerGroup | None:
-        return self.runtime.coordinator.groups.get(GROUP)
-
-    def report(self, invariant: str, message: str, rule: str = "") -> None:
-        self.is_broken = True
-        raise AssertionError(f"{invariant}: {message}")
+        return self.coordinator.groups.get(GROUP)
 
     # What the machine is made of
 
@@ -121,30 +91,14 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         instance_id = f"instance-{slot}" if slot % 2 else None
         return Client(member_id=f"member-{self.ids}", instance_id=instance_id)
 
-    def started(self) -> None:
-        coordinator = self.world.active = GroupCoordinator(self.config)
-        self.world.coordinators = {HOST: SimpleNamespace(coordinator=coordinator)}
-        coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorHost(coordinator, self.journal)
-        self.judge.on_coordinator_state(HOST, "active", self.now_ms * 1_000)
-        self.process(TopicsChanged(image=self.image))
+    def load(self) -> None:
+        self.unresolved.clear()
+        super().load()
 
-    def process(self, event: Any) -> Outcome:
-        """Run one step, and judge it."""
-        outcome: Outcome = self.runtime.step(event, self.now_ms)
-        self.judge.on_coordinator_step(HOST, event, outcome, self.now_ms * 1_000)
-        for effect in outcome.effects:
-            if isinstance(effect, ResolveRegularExpressions):
-                self.unresolved.append(effect)
+    def step(self, event: Any) -> Outcome:
+        outcome = super().step(event)
+        self.unresolved += [each for each in outcome.effects if isinstance(each, ResolveRegularExpressions)]
         return outcome
-
-    def wait(self, by_ms: int) -> None:
-        """Let time pass, and run all timers that are due, each in time."""
-        until_ms = self.now_ms + by_ms
-        while (due_ms := self.runtime.coordinator.next_deadline()) is not None and due_ms <= until_ms:
-            self.now_ms = max(self.now_ms, due_ms)
-            self.process(DeadlineReached(due_ms))
-        self.now_ms = until_ms
 
     def beat(self, client: Client, lost: bool, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
         request = consumer.ConsumerGroupHeartbeatRequest(
@@ -153,7 +107,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
             instance_id=client.instance_id,
             **{"member_epoch": client.epoch, **fields},
         )
-        reply = self.process(request).reply
+        reply = self.step(request).reply
         assert isinstance(reply, consumer.ConsumerGroupHeartbeatResponse)
         client.unsure = lost
         if not lost:
@@ -239,7 +193,7 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         again = self.fresh(slot)
         again.names, again.regex = client.names, client.regex
         if how == "removed":
-            self.process(consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id))
+            self.step(consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id))
             return
         if how == "for good" and client.epoch:
             self.beat(client, True, member_epoch=-1)
@@ -266,10 +220,6 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
     def comes_with_another_epoch(self, slot: int, epoch: int) -> None:
         self.beat(self.clients[slot], True, member_epoch=epoch)
 
-    @rule(by_ms=st.sampled_from([1, 1_000, 5_000, 11_000, 46_000, 700_000]))
-    def time_passes(self, by_ms: int) -> None:
-        self.wait(by_ms)
-
     @rule(name=st.sampled_from(["x", "y", "z"]), partitions=st.integers(0, 3))
     def topics_change(self, name: str, partitions: int) -> None:
         """Created, grown, or (with 0) deleted."""
@@ -280,32 +230,12 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
         else:
             count = partitions if known is None else known.partitions + partitions
             self.image = self.image.with_topic(self.topic(name, min(count, 8)))
-        self.process(TopicsChanged(image=self.image))
+        self.step(TopicsChanged(image=self.image))
 
     @rule()
     def expressions_are_resolved(self) -> None:
         while self.unresolved:
-            self.process(resolve(self.unresolved.pop(), self.image))
-
-    @rule(compact=st.sampled_from(["no", "keep tombstones", "yes"]))
-    def coordinator_fails_over(self, compact: str) -> None:
-        if compact != "no":
-            self.journal.compact(keep_tombstones=compact == "keep tombstones")
-        self.unresolved.clear()
-        self.started()
-
-    @rule(slot=slots, join=st.booleans())
-    def append_fails(self, slot: int, join: bool) -> None:
-        client = self.clients[slot]
-        self.journal.failing = True
-        self.judge.on_fault("append-failure", "begin", "", self.now_ms * 1_000)
-        if join:
-            self.join(client, True)
-        elif client.epoch:
-            self.confirm(client, True)
-        self.journal.failing = False
-        self.judge.on_fault("append-failure", "end", "", self.now_ms * 1_000)
-        self.unresolved = [each for each in self.unresolved if self.runtime.coordinator.soft.resolving]
+            self.step(resolve(self.unresolved.pop(), self.image))
 
     @invariant()
     def no_two_honest_members_use_a_partition(self) -> None:
@@ -320,18 +250,17 @@ class ConsumerGroupMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """Once all members behave, all converge, and nothing was lost."""
-        if self.is_broken:
-            return
+        self.journal.refuses = False
         present = [client for client in self.clients if client.epoch]
         for _ in range(14):
-            self.wait(5_000)
+            self.pass_time(5_000)
             self.expressions_are_resolved()
             for client in present:
                 if client.epoch:
                     self.confirm(client, False)
                 else:
                     self.join(client, False)
-        self.judge.on_end(self.now_ms * 1_000)
+        self.observe("on_end")
         group = self.group
         if group is None or not group.members:
             return

@@ -32,7 +32,7 @@ from fencepost.simulation.judge.commits import (
 from fencepost.simulation.judge.consumer_groups import check_answer, check_reply
 from fencepost.simulation.judge.consumer_model import refusal
 from fencepost.simulation.judge.step import KnownGroup
-from tests.unit.simulation.test_judge_sessions import Judged
+from tests.unit.simulation.judged import ConsumerScene, beat
 
 X = "X" * 22
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -202,12 +202,9 @@ def test_a_reply_tells_what_is_stored(request_, answer, before, after, broken):
 
 
 def test_a_partition_that_another_member_holds_must_not_be_told():
-    group = Judged()
-    for member_id in "AB":
-        group.join(member_id)
+    scene = ConsumerScene("join A; join B")
     told = reply(3, {X: (0, 1)}, member_id="B")
-    group.take(heartbeat("B", 3, api_version=1), Outcome(reply=told))
-    assert "granted-after-release" in group.found
+    assert "granted-after-release" in scene.show(beat("B", 3), Outcome(reply=told))
 
 
 def commit(member_id, epoch, *partitions, **fields):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.migration import downgrade
 from fencepost.coordinator.protocol import classic, consumer
@@ -35,9 +33,10 @@ from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
+from tests.unit.simulation.judged import Judged, Tamper, changed, recorded, replying, same
 
 E = ErrorCode
-Tamper: TypeAlias = Callable[[Any], Any]
+FOUR = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
 PARTITIONS = tuple(TopicPartition("x", number) for number in (0, 9))
 
 
@@ -45,44 +44,26 @@ def given(*numbers: int, topic: str = "x") -> bytes:
     return write_assignment(ConsumerProtocolAssignment(partitions={topic: numbers} if numbers else {}))
 
 
-class Scene:
-    """A coordinator with a judge that sees its steps, or others in their place.
-
-    A script has steps such as `beat c-1`: a method below, and its arguments. `=CODE` is the right reply.
-    """
+class Scene(Judged):
+    """A coordinator with a judge that sees its steps, or others in their place."""
 
     def __init__(self, script: str = "", *, judge: Any = ClassicRounds, **settings: Any) -> None:
-        self.live = GroupCoordinator(GroupCoordinatorConfig(**settings))
-        self.found: list[str] = []
-        self.now_ms, self.tokens = 1_000, 0
-        self.tamper: Tamper = lambda outcome: outcome
+        self.tokens = 0
         self.believes = judge is ClassicGroupsJudge
         """True if the coordinator does what the judge sees."""
-        self.world = SimpleNamespace(
-            active=self.live,
-            config=self.live.config,
-            coordinators={"b": SimpleNamespace(coordinator=self.live)},
-            journal=SimpleNamespace(failing=False),
-        )
-        self.judge = judge()
-        self.judge.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
-        if not self.believes:
-            self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
-        image = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
-        self.step(TopicsChanged(image=image))
-        assert self.play(script) == set()
+        super().__init__(judge(), image=FOUR, script=script, **settings)
 
-    def play(self, script: str) -> set[str]:
-        """Return what is reported."""
-        for step in filter(None, map(str.strip, script.split(";"))):
-            verb, *arguments = [word for word in step.split() if word[0] != "="]
-            outcome = getattr(self, verb)(*arguments)
-            for word in step.split():
-                assert word[0] != "=" or outcome.reply.error_code is ErrorCode[word[1:]]
-        return set(self.found)
+    def prepare(self) -> None:
+        self.now_ms = 1_000
+        self.world.journal = SimpleNamespace(failing=False)
 
-    def step(self, event: Any, after_ms: int = 10) -> Outcome:
-        """One event. The judge is shown another outcome than the coordinator's, if it is tampered with."""
+    def loaded(self) -> None:
+        self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
+
+    def step(self, event: Any, tamper: Tamper = same, after_ms: int = 10) -> Outcome:
+        """The judge is shown another outcome than the coordinator's, if it is tampered with."""
+        if isinstance(event, TopicsChanged) and not self.believes:
+            self.loaded()
         self.now_ms += after_ms
         outcome = self.live.handle(event, self.now_ms)
         shown = self.tamper(outcome)
@@ -90,29 +71,21 @@ class Scene:
             shown = outcome = self.live.not_written(event, outcome, E.NOT_LEADER_OR_FOLLOWER, self.now_ms)
         else:
             self.live.apply_batch(shown.records if self.believes else outcome.records)
-        self.judge.on_coordinator_step("b", event, shown, self.now_ms * 1_000)
-        return outcome
-
-    def show(self, event: Any, outcome: Outcome) -> set[str]:
-        """The judge is told of what did not happen."""
-        self.judge.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
-        return set(self.found)
+        self.show(event, shown)
+        return outcome.reply
 
     # -- the steps of scripts
 
-    def time(self) -> Outcome:
+    def time(self) -> None:
         """Let the time come at which the next timer runs out."""
         due = self.live.next_deadline()
         assert due is not None
-        return self.step(DeadlineReached(due), after_ms=due - self.now_ms)
+        self.step(DeadlineReached(due), after_ms=due - self.now_ms)
 
-    def wait(self, ms: str) -> None:
-        self.now_ms += int(ms)
-
-    def new(self, number: str, *settings: str) -> Outcome:
+    def new(self, number: str, *settings: str) -> Any:
         return self.join("", *settings, f"number={number}")
 
-    def static(self, number: str) -> Outcome:
+    def static(self, number: str) -> Any:
         return self.join("", f"number={number}", "instance_id=i")
 
     def join(self, member_id: str, *settings: str) -> Outcome:
@@ -200,10 +173,7 @@ class Scene:
         again.replay(stored, self.now_ms)
         self.live = self.world.active = again
         self.world.coordinators["b"] = SimpleNamespace(coordinator=again)
-        self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
-
-    def end(self) -> None:
-        self.judge.on_end(self.now_ms * 1_000)
+        self.loaded()
 
 
 def modern(epoch: int) -> consumer.ConsumerGroupHeartbeatRequest:
@@ -219,14 +189,6 @@ def modern(epoch: int) -> consumer.ConsumerGroupHeartbeatRequest:
 
 PAIR = "gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1"
 """`c-1`, its leader, and `c-2`, each with a partition."""
-
-
-def changed(**fields: Any) -> Tamper:
-    return lambda outcome: msgspec.structs.replace(outcome, **fields)
-
-
-def replying(**fields: Any) -> Tamper:
-    return lambda outcome: changed(reply=msgspec.structs.replace(outcome.reply, **fields))(outcome)
 
 
 def answering(**fields: Any) -> Tamper:
@@ -261,7 +223,7 @@ VOTES = "both 1 protocols=range,sticky; both 2 protocols=sticky,range; both 3 pr
 GATHERED = "both 1; both 2; time; time"
 """The second one came in the first one's delay."""
 REJOINS = "static 1; time; sync i-1 1 i-1:0; static 2; static 3"
-DELAY = "both 1; wait 990; both 2; time"
+DELAY = "both 1; later 0.99; both 2; time"
 GONE = dict.fromkeys(PARTITIONS, E.NONE)
 NO_ANSWER = changed(effects=())
 
@@ -312,11 +274,8 @@ def told(token: int, member_id: str) -> ParkedResponse:
 @pytest.mark.parametrize(("script", "tamper", "broken"), STEPS)
 def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> None:
     settings = {"group_initial_rebalance_delay_ms": 2_000} if script is DELAY else {}
-    before, last = script.rsplit(";", 1) if ";" in script else ("", script)
-    assert Scene(before, **settings).play(last) == set()
-    scene = Scene(before, **settings)
-    scene.tamper = tamper
-    assert scene.play(last) == set(broken.split())
+    assert Scene(**settings).play(script) == set()
+    assert Scene(**settings).play_wrongly(script, tamper) == set(broken.split())
 
 
 @pytest.mark.parametrize(
@@ -329,9 +288,9 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
             "",
         ),
         ("load; beat c-1; join c-2 protocols=range,sticky", ""),
-        ("join c-1; wait 6000; beat c-2", "classic-rounds"),
-        ("join c-1; pause; wait 6000; beat c-2", ""),
-        ("wait 10000; commit c-9", "classic-members"),
+        ("join c-1; later 6; beat c-2", "classic-rounds"),
+        ("join c-1; pause; later 6; beat c-2", ""),
+        ("later 10; commit c-9", "classic-members"),
         ("delete =NON_EMPTY_GROUP", ""),
         ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
     ],
@@ -409,18 +368,6 @@ OWNER = "both 1; both 2 owned=1; time; time"
 RIGHT = ROUND + "; sync c-1 1 c-1:0 c-2:1"
 
 
-def writing(**fields: Any) -> Tamper:
-    """What is written of the group differs."""
-
-    def tamper(outcome: Any) -> Any:
-        (record,) = outcome.records
-        return changed(records=(Record(record.key, msgspec.structs.replace(record.value, **fields)),))(
-            outcome
-        )
-
-    return tamper
-
-
 def wrong(code: ErrorCode) -> Tamper:
     return replying(error_code=code)
 
@@ -445,17 +392,15 @@ def wrong(code: ErrorCode) -> Tamper:
         (RIGHT + "; beat c-3", wrong(E.NONE), "classic-answers"),
         (RIGHT + "; sync c-2", wrong(E.UNKNOWN_MEMBER_ID), "classic-answers"),
         (RIGHT + "; sync c-2 0", wrong(E.NONE), "classic-answers"),
-        (RIGHT, writing(generation=2), "classic-record"),
-        (RIGHT, writing(leader="c-2"), "classic-record"),
-        (RIGHT, writing(protocol="roundrobin"), "classic-record"),
-        (RIGHT, writing(members=()), "classic-record"),
+        (RIGHT, recorded(generation=2), "classic-record"),
+        (RIGHT, recorded(leader="c-2"), "classic-record"),
+        (RIGHT, recorded(protocol="roundrobin"), "classic-record"),
+        (RIGHT, recorded(members=()), "classic-record"),
     ],
 )
 def test_a_generation_and_its_record(script: str, tamper: Tamper | None, broken: str) -> None:
-    before, last = script.rsplit(";", 1)
-    scene = Scene(before, judge=ClassicGroupsJudge)
-    scene.tamper = tamper or scene.tamper
-    scene.play(last)
+    scene = Scene(judge=ClassicGroupsJudge)
+    scene.play_wrongly(script, tamper)
     assert scene.play("end") == set(broken.split())
     assert len(scene.found) == len(broken.split())
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from types import MappingProxyType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
-import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
-from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -18,11 +16,11 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetComm
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.clients import Clients
+from tests.unit.simulation.judged import Judged, replying, same
 
 LOG = "app-store-changelog"
 STORE = streams.TopicInfo(name=LOG)
 TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("x",), state_changelog_topics=(STORE,)),))
-CONFIG = GroupCoordinatorConfig(group_streams_initial_rebalance_delay_ms=0)
 
 
 class Member:
@@ -91,7 +89,8 @@ class Member:
         self, owned: str | None = None, e: str | None = None, told: str | None = None, code: str = "NONE"
     ) -> None:
         """`told` is the epoch that is answered instead of the right one."""
-        reply = self.scene.step(self.request(self.epoch(e), self.owned(owned)), told)
+        request = self.request(self.epoch(e), self.owned(owned))
+        reply = self.scene.step(request, replying(member_epoch=int(told)) if told else same)
         assert reply.error_code is ErrorCode[code], reply.error_message
 
     def join(self) -> None:
@@ -141,30 +140,24 @@ class Thread(Member):
         )
 
 
-class Scene:
-    """A coordinator whose clients are judged: what is reported of them is in `found`."""
+class Scene(Judged):
+    """A coordinator whose clients are judged. Steps are such as `one beat owned=mine`."""
+
+    settings: ClassVar[dict[str, Any]] = {"group_streams_initial_rebalance_delay_ms": 0}
+    step_ms = 2_000
 
     def __init__(self, kind: type[Member] = Member, script: str = "") -> None:
-        self.live = GroupCoordinator(CONFIG)
-        self.found: list[str] = []
         self.messages: list[str] = []
-        self.now_ms = 0
-        self.log_ends: dict[TopicPartition, int] = {}
         self.members = {name: kind(self, name) for name in ("one", "two")}
-        self.judge = Clients()
-        world: Any = SimpleNamespace(
-            coordinators={"b": SimpleNamespace(coordinator=self.live)}, log_ends=self.log_ends
-        )
-        self.judge.attach(world, self.report)
-        self.topics(f"x,{LOG}")
-        assert self.play(script) == []
+        super().__init__(Clients(), image=image("x", LOG))
+        assert self.play(script) == set()
 
-    def report(self, invariant: str, message: str, rule: str = "") -> None:
-        self.found.append(invariant)
+    def report(self, invariant: str, message: str) -> None:
+        super().report(invariant, message)
         self.messages.append(message)
 
-    def play(self, script: str) -> list[str]:
-        """Steps such as `one beat owned=mine`; what is reported. Until a bar nothing may be."""
+    def play(self, script: str) -> set[str]:
+        """Return what is reported. Until a bar nothing may be."""
         for part in script.split("|"):
             assert self.found == [], f"before {part}"
             for step in filter(None, map(str.strip, part.split(";"))):
@@ -172,27 +165,18 @@ class Scene:
                 actor: Any = self.members.get(name, self)
                 plain = [word for word in words if "=" not in word]
                 getattr(actor, verb)(*plain, **dict(word.split("=") for word in words if "=" in word))
-        return self.found
+        return self.broken
 
-    def topics(self, names: str = "") -> None:
-        found = [name for name in names.split(",") if name]
-        topics = [Topic(topic_id=name[0].upper() * 22, name=name, partitions=4) for name in found]
-        self.step(TopicsChanged(image=TopicsImage.of(topics)))
+    def topics(self, *names: str) -> None:
+        self.step(TopicsChanged(image=image(*names)))
 
     def forget(self) -> None:
         """The judge has seen nothing yet."""
         self.judge._clients.clear()
 
-    def step(self, event: Any, told: str | None = None) -> Any:
-        self.now_ms += 2_000
-        outcome = self.live.handle(event, self.now_ms)
-        for record in outcome.records:
-            self.live.apply(record)
-        if told is not None:
-            reply = msgspec.structs.replace(outcome.reply, member_epoch=int(told))  # type: ignore[type-var]
-            outcome = msgspec.structs.replace(outcome, reply=reply)
-        self.judge.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
-        return outcome.reply
+
+def image(*names: str) -> TopicsImage:
+    return TopicsImage.of([Topic(topic_id=name[0].upper() * 22, name=name, partitions=4) for name in names])
 
 
 PAIR = "one join; one confirm; two join"
@@ -255,7 +239,7 @@ LETS_GO = "one keep; one beat kept; one confirm"
 )
 def test_members_and_their_answers(kind: type[Member], before: str, script: str, broken: list[str]) -> None:
     scene = Scene(kind, before)
-    assert scene.play(script) == broken
+    assert scene.play(script) == set(broken)
 
 
 @pytest.mark.parametrize("kind", [Member, Thread])
@@ -285,20 +269,20 @@ def test_an_epoch_from_long_ago_is_believed(kind: type[Member]) -> None:
     known = scene.judge._clients[member.group_id, "one"].epochs
     assert len(known) == 8
     assert member.kept.member_epoch not in known
-    assert scene.play("one commit e=kept") == []
+    assert scene.play("one commit e=kept") == set()
 
 
 def test_partitions_of_a_topic_that_is_gone_are_nobody_s() -> None:
     scene = Scene(Member, "one join; one confirm; one keep; - topics; one beat nothing")
     stored = scene.members["one"].stored
     assert stored.assigned == stored.pending_revocation == {}
-    assert scene.play("one beat kept") == []
+    assert scene.play("one beat kept") == set()
 
 
 def test_tasks_whose_topics_are_gone_are_listed_until_they_are_let_go_of() -> None:
     scene = Scene(Thread, f"one join; one confirm; one keep; - topics {LOG}; one beat")
     assert scene.members["one"].stored.pending_revocation == scene.members["one"].kept.assigned
-    assert scene.play("one beat kept; one confirm | one beat kept") == ["owned-honest"]
+    assert scene.play("one beat kept; one confirm | one beat kept") == {"owned-honest"}
 
 
 @pytest.mark.parametrize(
@@ -315,7 +299,7 @@ def test_a_task_in_another_role_is_another_one(owned: streams.Tasks, message: st
     member = scene.members["one"]
     assert member.kept.assigned == streams.Tasks(active={"0": (0, 1, 2, 3)})
     member.kept = SimpleNamespace(assigned=owned)
-    assert scene.play("one beat kept") == ([] if message is None else ["owned-honest"])
+    assert scene.play("one beat kept") == ({"owned-honest"} if message else set())
     assert [text.partition(" listed ")[2].removesuffix(" without owning it") for text in scene.messages] == (
         [message] if message else []
     )
@@ -331,13 +315,13 @@ def test_a_standby_task_is_owned_once_it_was_given() -> None:
     assert tasks.standby
     assert scene.found == []
     member.kept = SimpleNamespace(assigned=streams.Tasks(active=tasks.standby, standby=tasks.active))
-    assert scene.play("one beat kept") == ["owned-honest"]
+    assert scene.play("one beat kept") == {"owned-honest"}
 
 
 @pytest.mark.parametrize(("offset", "found"), [(7, []), (8, ["commit-within-processed"])])
 def test_nobody_commits_beyond_the_log(offset: int, found: list[str]) -> None:
     scene = Scene()
-    scene.log_ends[TopicPartition("x", 0)] = 7
+    scene.world.log_ends[TopicPartition("x", 0)] = 7
     offsets = {TopicPartition("x", 0): OffsetAndMetadata(offset=offset)}
     scene.step(OffsetCommitRequest(group_id="g", offsets=offsets))
     assert scene.found == found

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
-from tests.unit.simulation.test_judge_sessions import REBALANCE_MS, Judged
+from tests.unit.simulation.judged import ConsumerScene, beat
 
 SESSION, REBALANCE = GroupTimerKind.SESSION, GroupTimerKind.REBALANCE
 MEMORY, TIMERS = {"bounded-memory"}, {"timers-armed"}
 
 
 def join(group_id, member_id):
-    return ConsumerGroupHeartbeatRequest(
-        group_id=group_id, member_id=member_id, member_epoch=0, rebalance_timeout_ms=REBALANCE_MS,
-        subscribed_topic_names=("x",), topic_partitions={}, api_version=1,
-    )  # fmt: skip
+    return beat(member_id, 0, group_id=group_id)
 
 
 def leave(group_id, member_id):
     return LeaveGroupRequest(group_id=group_id, member_id=member_id)
-
-
-def beat(member_id, epoch, *owned):
-    partitions = {"X" * 22: owned} if owned else None
-    return ConsumerGroupHeartbeatRequest(
-        group_id="g", member_id=member_id, member_epoch=epoch, topic_partitions=partitions, api_version=1
-    )
 
 
 def leak(count):
@@ -76,14 +66,17 @@ REVOKING = [*TWO, beat("A", 2)]
         ([*TWO, leave("g", "B")], with_one(SESSION, "g", "B"), TIMERS),
         (REVOKING, leak(0), set()),
         (REVOKING, without(REBALANCE, "g", "A"), TIMERS),
-        ([*REVOKING, beat("A", 2, 0)], leak(0), set()),
-        ([*REVOKING, beat("A", 2, 0)], with_one(REBALANCE, "g", "A"), TIMERS),
+        ([*REVOKING, beat("A", 2, "0")], leak(0), set()),
+        ([*REVOKING, beat("A", 2, "0")], with_one(REBALANCE, "g", "A"), TIMERS),
     ],
 )
 def test_soft_state_that_the_members_do_not_need_is_flagged(events, damage, found):
-    judged = Judged()
-    for event in events[:-1]:
-        judged.step(event)
-    assert judged.found == set()
-    judged.step(events[-1], damage)
-    assert judged.found == found
+    scene = ConsumerScene()
+    for event in events:
+        assert scene.found == []
+        outcome = scene.live.handle(event, 0)
+        scene.live.apply_batch(outcome.records)
+        if event is events[-1]:
+            damage(scene.live)
+        scene.show(event, outcome)
+    assert scene.broken == found

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 import pytest
 
 from fencepost.coordinator.protocol.streams import Tasks
+from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.streams.placements import Placement
+from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, targets
 
 
 def target(text: str) -> dict[str, Tasks]:
@@ -113,3 +115,26 @@ def test_a_member_with_room_counts_even_if_another_one_that_stood_by_is_full() -
     assert any("standby of ('0', 0) passes over a, b, c" in text for _, text in elsewhere)
     back = target("a0/1 b1/2 c2/0 d3/1")
     assert all("passes over" not in text for _, text in found(before, back, 1))
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "standbys", "broken"),
+    [
+        ("a01/23 b23/01", "a01/23 b23/01", 1, set()),
+        ("a01/ b23/", "a23/ b01/", 0, {"streams-sticky"}),
+        ("a01/2 b2/03 c3/1", "a01/3 b2/0 c3/12", 1, {"streams-sticky"}),
+        # It may move to a process that has less to do.
+        ("a01/23 b2/01 c3/", "a01/3 b2/01 c3/2", 1, set()),
+        ("a01/01 b23/23", "a01/01 b23/23", 1, {"streams-standby"}),
+        # Of several standby tasks only the first has to stay: Kafka 4.3 looks at no second one (KAFKA-20899).
+        ("a0/23 b1/03 c2/01 d3/12", "a0/13 b1/02 c2/13 d3/02", 2, set()),
+        ("a0/3 b1/0 c2/1 d3/2", "a0/1 b1/2 c2/3 d3/0", 1, {"streams-sticky"}),
+    ],
+)
+def test_a_target_of_members_that_were_there(
+    before: str, after: str, standbys: int, broken: set[str]
+) -> None:
+    members = {one: StreamsGroupMember(member_id=one, process_id=one) for one in target(after)}
+    expected = ExpectedTopics({"0": 4}, frozenset({"0"}), frozenset(), None)
+    given = TargetInput(members, target(before), members, target(after), expected, standbys)
+    assert {invariant for invariant, _ in targets(given)} == broken

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,14 +10,12 @@ import pytest
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer import regular_expressions
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
-from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
 from fencepost.coordinator.protocol.transactions import (
     EPOCH_PER_TRANSACTION,
@@ -32,55 +28,26 @@ from fencepost.coordinator.protocol.transactions import (
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator, TransactionOutcome
 from fencepost.simulation.judge.coordination import Coordination
 from fencepost.simulation.judge.transactions import Transactions
+from tests.unit.simulation.judged import Judged, beat, changed, only, recorded, replying, without
 
 E = ErrorCode
 X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
-IMAGE = TopicsImage.of([Topic(topic_id="X" * 22, name="x", partitions=2)])
 WEEK_MS = 7 * 24 * 3_600_000
 BOTH = {"transactional_id": "t", "producer_id": 7}
 GONE = r.Record(r.OffsetCommitKey("g", "x", 0), None)
 
 
-class Scene:
-    """Both coordinators, whose every step is judged. Steps of scripts are methods, with their arguments."""
+class Scene(Judged):
+    """Both coordinators, whose every step is judged."""
+
+    step_ms = 1_000
 
     def __init__(self, script: str = "") -> None:
-        self.live = GroupCoordinator(GroupCoordinatorConfig())
         self.transactions = TransactionCoordinator()
-        self.world: Any = SimpleNamespace(
-            config=self.live.config,
-            journal=MemoryJournal(),
-            journal_fails=False,
-            active=self.live,
-            group_id="g",
-            transactions=self.transactions,
-            coordinators={"b": SimpleNamespace(coordinator=self.live)},
-        )
-        self.found: list[str] = []
-        self.now_ms = 0
-        self.tamper: Callable[[Any], Any] = lambda outcome: outcome
-        self.judges = (Coordination(), Transactions())
-        for judge in self.judges:
-            judge.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
-        self.step(TopicsChanged(image=IMAGE))
-        assert self.play(script) == set()
+        super().__init__(Coordination(), Transactions(), script=script)
 
-    def play(self, script: str) -> set[str]:
-        """Return what is reported. A word `=CODE` is the right answer."""
-        for step in filter(None, map(str.strip, script.split(";"))):
-            verb, *words = step.split()
-            code = getattr(self, verb)(*[word for word in words if word[0] != "="])
-            assert all(code is ErrorCode[word[1:]] for word in words if word[0] == "=")
-        return set(self.found)
-
-    def step(self, event: Any) -> Any:
-        self.now_ms += 1_000
-        outcome = self.tamper(self.live.handle(event, self.now_ms))
-        for record in outcome.records:
-            self.live.apply(record)
-        for judge in self.judges:
-            judge.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
-        return outcome.reply
+    def prepare(self) -> None:
+        self.world.transactions = self.transactions
 
     def ask(self, event: Any) -> Any:
         """A step of the coordinator of transactions."""
@@ -132,18 +99,9 @@ class Scene:
     def over(self) -> None:
         self.ask(MarkersWritten(**BOTH, producer_epoch=0))
 
-    def wait(self, ms: str) -> None:
-        self.now_ms += int(ms)
-
-    def time(self) -> None:
-        self.step(DeadlineReached())
-
     def tick(self) -> None:
         """Time of the coordinator of transactions."""
         self.ask(DeadlineReached())
-
-    def finish(self) -> None:
-        self.judges[1].on_end(self.now_ms * 1_000)
 
     def stored(self, offset: str) -> None:
         found = self.live.offsets.get("g", X0)
@@ -153,51 +111,7 @@ class Scene:
         self.step(offsets.OffsetFetchRequest(group_id="g", partitions=(X0, X1), require_stable=True))
 
     def member(self, regex: str | None = None) -> None:
-        request = consumer.ConsumerGroupHeartbeatRequest(
-            group_id="g",
-            member_id="A",
-            member_epoch=0,
-            rebalance_timeout_ms=60_000,
-            subscribed_topic_names=("x",),
-            subscribed_topic_regex=regex,
-            topic_partitions={},
-        )
-        assert self.step(request).error_code is E.NONE
-
-
-def changed(**fields: Any) -> Any:
-    return lambda outcome: msgspec.structs.replace(outcome, **fields)
-
-
-def replying(**fields: Any) -> Any:
-    return lambda outcome: changed(reply=msgspec.structs.replace(outcome.reply, **fields))(outcome)
-
-
-def only(**fields: Any) -> Any:
-    """Nothing is written, and the reply differs."""
-    return lambda outcome: Outcome(reply=msgspec.structs.replace(outcome.reply, **fields))
-
-
-def without(kind: type) -> Any:
-    """No record has a key of that kind."""
-    return lambda outcome: changed(records=[each for each in outcome.records if type(each.key) is not kind])(
-        outcome
-    )
-
-
-def recorded(**fields: Any) -> Any:
-    """Values that have such fields are others."""
-
-    def tamper(outcome: Any) -> Any:
-        records = tuple(
-            msgspec.structs.replace(each, value=msgspec.structs.replace(each.value, **fields))
-            if hasattr(each.value, next(iter(fields)))
-            else each
-            for each in outcome.records
-        )
-        return changed(records=records)(outcome)
-
-    return tamper
+        assert self.step(beat("A", 0, subscribed_topic_regex=regex)).error_code is E.NONE
 
 
 STAGED = "begin; stage 5"
@@ -231,11 +145,9 @@ OVER = f"{STAGED}; decide; ended; over"
     ],
 )
 def test_a_step_that_goes_wrong(script: str, tamper: Any, broken: str) -> None:
-    before, last = script.rsplit("; ", 1)
-    assert Scene(before).play(last) == set()
-    scene = Scene(before)
-    scene.tamper = tamper
-    scene.play(last.partition(" =")[0])
+    assert Scene().play_wrongly(script, None) == set()
+    scene = Scene()
+    scene.play_wrongly(script.partition(" =")[0], tamper)
     assert scene.found[0] == broken.split(maxsplit=1)[0]
     assert set(scene.found) <= {*broken.split()}
 
@@ -250,7 +162,7 @@ def test_a_step_that_goes_wrong(script: str, tamper: Any, broken: str) -> None:
         (STAGED + "; decide; log fails; ended; log works; over", "transaction-decided"),
         (STAGED + "; decide; log fails; ended; log works; ended; over", ""),
         ("begin; add; decide; log fails; ended; log works; over", ""),  # nothing to write
-        (STAGED + "; wait 200000; finish", "transaction-ends"),
+        (STAGED + "; later 200; end", "transaction-ends"),
         (OVER + "; stage 9 5; decide; ended", ""),
         (OVER + "; stage 9 3; decide; ended", "exactly-once"),
         (OVER + "; stage 9 7; decide; ended", "exactly-once"),
@@ -312,7 +224,7 @@ FORGOTTEN = TransactionOutcome(records=(TransactionRecord(TransactionKey("t"), N
     ],
 )
 def test_an_unused_id_is_kept_for_a_week(after_ms: int, outcome: Any, reported: set[str]) -> None:
-    scene = Scene(f"begin; wait {after_ms}")
+    scene = Scene(f"begin; later {after_ms / 1_000}")
     scene.tamper = lambda _: outcome
     assert scene.play("tick") == reported
 
