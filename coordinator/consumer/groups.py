@@ -11,7 +11,7 @@ import msgspec
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
 from fencepost.coordinator.config import ConsumerGroupSettings, GroupCoordinatorConfig, ReleaseVersion
-from fencepost.coordinator.consumer import describe, leaving, offset_fencing, regular_expressions
+from fencepost.coordinator.consumer import describe, leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -22,7 +22,7 @@ from fencepost.coordinator.consumer.soft import (
 )
 from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemberState
 from fencepost.coordinator.consumer.validation import check_request
-from fencepost.coordinator.epoch_groups import EpochGroups
+from fencepost.coordinator.epoch_groups import EpochGroups, check_commit_epoch, check_held_since
 from fencepost.coordinator.kinds import GroupMember, ReportedMember, RequestHandler
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -301,7 +301,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         self, group: ConsumerGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> PartitionFence | None:
         """Fence an OffsetCommit by the member's epoch."""
-        return offset_fencing.check_commit(group, request)
+        return check_commit(group, request)
 
     # What observers see
 
@@ -337,3 +337,15 @@ def _moves_an_epoch(outcome: Outcome) -> bool:
         and type(outcome.records[0].key) is ConsumerGroupCurrentMemberAssignmentKey
         and reply.assignment is None
     )
+
+
+def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> PartitionFence | None:
+    """Check that the request may commit, as `check_commit_epoch` does (KIP-848, OffsetCommit; KIP-1251).
+
+    The current epoch may commit for every partition, assigned or not. An older one may commit for a partition
+    that the member has held since then, or since before.
+    """
+    member = check_commit_epoch(group, request, "consumer")
+    if member is None:
+        return None
+    return partial(check_held_since, member, request.member_epoch, what="Partition")

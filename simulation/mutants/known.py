@@ -178,7 +178,7 @@ other-digest | metadata-hash | CHURN
         7 + len(counts.topics())
 commits-unfenced | commit-fenced | frozen-members LOSSES
     The coordinator accepts any commit, whatever its member and epoch.
-    coordinator.consumer.offset_fencing:check_commit: * => return None
+    coordinator.consumer.groups:check_commit: * => return None
 offset-one-too-far | at-least-once fetch-equals-commit | CHURN
     A fetched offset skips a record.
     coordinator.offsets.fetch:_position: offset=value.offset, => offset=value.offset + 1,

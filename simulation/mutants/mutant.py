@@ -20,12 +20,12 @@ Original: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Change(Protocol):
+class CodeChange(Protocol):
     """One place of the code that differs while a mutant is applied."""
 
     @property
     def original(self) -> Any:
-        """What is there without the bug.
+        """The attribute or the code without the bug.
 
         :raises LookupError: if it is not there (any more).
         """
@@ -97,7 +97,7 @@ class Mutant(NamedTuple):
     """Invariants that report it, each within twenty seeds; the first one catches it."""
     scenarios: tuple[str, ...]
     """Scenarios of the library in which it can show; seeds use them in turn."""
-    replacements: tuple[Change, ...]
+    replacements: tuple[CodeChange, ...]
     overrides: tuple[str, ...] = ()
     """Settings of those scenarios that make the bug's circumstances more frequent."""
     memory: tuple[dict[Any, Any], ...] = ()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.coordinator.consumer.offset_fencing import check_commit
+from fencepost.coordinator.consumer.groups import check_commit
 from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.offset_fencing import check_commit
+from fencepost.coordinator.consumer.groups import check_commit
 from fencepost.coordinator.epoch_groups import check_fetch_epoch
 from fencepost.coordinator.offsets.commit import (
     code_of,

@@ -32,7 +32,7 @@ from fencepost.simulation.judge.commits import (
 from fencepost.simulation.judge.consumer_groups import check_answer, check_reply
 from fencepost.simulation.judge.consumer_model import refusal
 from fencepost.simulation.judge.step import KnownGroup
-from tests.unit.simulation.judged import ConsumerScene, beat
+from tests.unit.simulation.judged_steps import ConsumerScene, beat
 
 X = "X" * 22
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])

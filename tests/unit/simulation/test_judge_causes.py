@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from tests.unit.simulation.judged import ConsumerScene, Tamper, beat, changed, without
+from tests.unit.simulation.judged_steps import ConsumerScene, Tamper, beat, changed, without
 
 X = "X" * 22
 RESOLVED = RegularExpressionsResolved(group_id="g", topics={"x": ("x",)}, image_version=1)

@@ -33,7 +33,7 @@ from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
-from tests.unit.simulation.judged import Judged, Tamper, changed, recorded, replying, same
+from tests.unit.simulation.judged_steps import Judged, Tamper, changed, recorded, replying, same
 
 E = ErrorCode
 FOUR = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
@@ -60,7 +60,7 @@ class Scene(Judged):
     def loaded(self) -> None:
         self.judge.on_coordinator_state("b", "active", self.now_ms * 1_000)
 
-    def step(self, event: Any, tamper: Tamper = same, after_ms: int = 10) -> Outcome:
+    def step(self, event: Any, tamper: Tamper = same, after_ms: int = 10) -> Any:
         """The judge is shown another outcome than the coordinator's, if it is tampered with."""
         if isinstance(event, TopicsChanged) and not self.believes:
             self.loaded()

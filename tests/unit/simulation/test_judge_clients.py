@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetComm
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.clients import Clients
-from tests.unit.simulation.judged import Judged, replying, same
+from tests.unit.simulation.judged_steps import Judged, replying, same
 
 LOG = "app-store-changelog"
 STORE = streams.TopicInfo(name=LOG)

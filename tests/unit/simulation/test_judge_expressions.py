@@ -11,7 +11,7 @@ from fencepost.coordinator.consumer import regular_expressions
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.outcome import Outcome, ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from tests.unit.simulation.judged import IMAGE, ConsumerScene, Tamper, beat, changed
+from tests.unit.simulation.judged_steps import IMAGE, ConsumerScene, Tamper, beat, changed
 
 Y = Topic(topic_id="Y" * 22, name="y", partitions=2)
 WITH_Y = msgspec.structs.replace(TopicsImage.of([*IMAGE.by_id.values(), Y]), version=IMAGE.version + 1)

@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.simulation.judge.classic import ClassicGroupsJudge, KnownClassic, WrittenGenerations
 from fencepost.simulation.judge.coordination import Coordination
-from tests.unit.simulation.judged import IMAGE, Judged, Tamper, beat, only, replying
+from tests.unit.simulation.judged_steps import IMAGE, Judged, Tamper, beat, only, replying
 
 X0, X1, X9, GONE = (TopicPartition(*each) for each in (("x", 0), ("x", 1), ("x", 9), ("gone", 0)))
 SUBSCRIPTION = embedded.write_subscription(embedded.ConsumerProtocolSubscription(topics=("x",)))

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.outcome import SessionEnded
-from tests.unit.simulation.judged import ConsumerScene, beat
+from tests.unit.simulation.judged_steps import ConsumerScene, beat
 
 
 class Scene(ConsumerScene):

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
-from tests.unit.simulation.judged import ConsumerScene, beat
+from tests.unit.simulation.judged_steps import ConsumerScene, beat
 
 SESSION, REBALANCE = GroupTimerKind.SESSION, GroupTimerKind.REBALANCE
 MEMORY, TIMERS = {"bounded-memory"}, {"timers-armed"}

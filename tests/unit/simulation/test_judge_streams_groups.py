@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.simulation.streams.coordination import StreamsCoordination
-from tests.unit.simulation.judged import Judged, Tamper, changed, only, recorded, replying, without
+from tests.unit.simulation.judged_steps import Judged, Tamper, changed, only, recorded, replying, without
 
 TOPOLOGY = streams.Topology(0, (streams.Subtopology("0", ("orders",), (), (streams.TopicInfo("store"),)),))
 TASKS = 4

@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.transactions import (
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator, TransactionOutcome
 from fencepost.simulation.judge.coordination import Coordination
 from fencepost.simulation.judge.transactions import Transactions
-from tests.unit.simulation.judged import Judged, beat, changed, only, recorded, replying, without
+from tests.unit.simulation.judged_steps import Judged, beat, changed, only, recorded, replying, without
 
 E = ErrorCode
 X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
