@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +20,12 @@ def files(*packages: str) -> Iterator[Path]:
 
 @functools.cache
 def tree(file: Path) -> ast.Module:
-    return ast.parse(file.read_text())
+    gc.disable()
+    try:
+        return ast.parse(file.read_text())
+    finally:
+        gc.freeze()  # or else garbage collections look through all trees again and again
+        gc.enable()
 
 
 @functools.cache

@@ -45,6 +45,7 @@ def test_no_hash_seed_changes_a_run(part: int) -> None:
         here = []
         for name in names:
             result = run(load_any(name), 0)
+            assert (result.violations, result.converged) == ([], True), name
             here.append(f"{name} {result.digest} {result.events}")
         there = process.communicate()[0].splitlines()
     assert process.returncode == 0

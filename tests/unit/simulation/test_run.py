@@ -52,9 +52,7 @@ def test_a_judge_that_is_none_leaves_nothing_open():
     gc.collect()
 
 
-@pytest.mark.parametrize(
-    "name", [*NAMES[::2], *(pytest.param(name, marks=pytest.mark.long) for name in NAMES[1::2])]
-)
+@pytest.mark.parametrize("name", NAMES[::2])  # of the others, test_determinism.py says so
 def test_a_scenario_of_the_library_settles_and_breaks_nothing(name):
     result = run(load(name), 11)
     assert result.violations == []
