@@ -153,5 +153,6 @@ def process_map(function: Callable[[T], R], items: Sequence[T], processes: int) 
 
 
 def _ignore_interrupts() -> None:
-    """Leave an interrupt to the process that started this one."""
+    """Leave an interrupt to the process that started this one, which ends this one without a word."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)

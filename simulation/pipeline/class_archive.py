@@ -70,13 +70,15 @@ class ClassArchive(msgspec.Struct, frozen=True):
 
     def make(self, *, wait: bool = False) -> None:
         """Make the archive from the list of a session that has ended, unless it exists or is being made."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as unmade:
+            unmade.callback(self._list.unlink, missing_ok=True)
             if self.path.exists() or not self._list.is_file():
                 return
             if self._lock.exists() and time.time() - self._lock.stat().st_mtime > _MAKING_S:
                 self._lock.unlink()
             with self._lock.open("x", encoding="utf-8") as lock:
                 lock.write(self.home)
+            unmade.pop_all()
             self._delete_others()
             command = [
                 *("sh", "-c", _DUMP if wait else _BEHIND, str(self.java)),

@@ -169,11 +169,14 @@ class SessionWhenNeeded:
         return self
 
     def __exit__(self, *raised: Any) -> bool | None:
-        if self._thread is not None:
-            with interrupts_held() as release:
-                self._thread.join()
-            release()
-        return self._stack.__exit__(*raised)
+        try:
+            if self._thread is not None:
+                with interrupts_held() as release:
+                    self._thread.join()
+                release()
+        finally:
+            kept = self._stack.__exit__(*raised)
+        return kept
 
     def begin(self) -> None:
         """Start it in a thread, unless it has been started."""
@@ -183,8 +186,8 @@ class SessionWhenNeeded:
 
     @property
     def is_up(self) -> bool:
-        """True if it has started, or has failed to."""
-        return self._session is not None or self._error is not None
+        """True if it has started. If it has failed to, the caller goes on without it, or `get` says why."""
+        return self._session is not None
 
     def get(self) -> SparkSession:
         """Return the session, once it has started.

@@ -66,6 +66,9 @@ def test_the_archive_is_made_once_from_the_list_of_a_session(archive: ClassArchi
     listed(made).touch()
     made.make(wait=True)
     assert f"-cp {made.class_path}" in made.path.read_text()
+    unneeded = made.path.with_name(f"{made.path.name}.list-{os.getpid()}")
+    unneeded.touch()
+    made.make(wait=True)
     assert {path.name for path in made.path.parent.iterdir()} == {made.path.name, f"{made.path.name}.lock"}
 
 
@@ -79,8 +82,10 @@ def test_an_archive_that_cannot_be_made_is_tried_again_later(archive: ClassArchi
     listed(again).touch()
     again.make(wait=True)
     assert not again.path.exists(), "another process may be making it"
+    assert not listed(again).exists(), "what is not used is not left behind"
     lock = again.path.with_name(f"{again.path.name}.lock")
     os.utime(lock, (time.time() - 3_600,) * 2)
+    listed(again).touch()
     again.make(wait=True)
     assert again.path.exists()
 

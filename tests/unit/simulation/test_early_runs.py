@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pyarrow.parquet as pq
 import pytest
 
-from fencepost.simulation.pipeline import campaign
+from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.pipeline import campaign, session
 from fencepost.simulation.pipeline.campaign import carry_out
 from fencepost.simulation.pipeline.early_runs import EarlyRuns
 from fencepost.simulation.pipeline.output import CampaignDirectory
@@ -102,6 +103,23 @@ def test_a_short_campaign_needs_no_spark(tmp_path: Path, monkeypatch: pytest.Mon
     assert (result.runs, result.failed, result.violations) == (3, 0, 0)
     assert result.tables["runs"][0]["traced"] == 3
     assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_a_spark_that_does_not_start_takes_nothing_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def opening(master: str, *_: object, **__: object) -> NoReturn:
+        tried.append(master)
+        raise EnvironmentLacks("Spark did not start")
+
+    monkeypatch.setattr(campaign, "session_runs", lambda: False)
+    monkeypatch.setattr(campaign, "SPARK_PAYS_S", 0.0)
+    monkeypatch.setattr(session, "spark_session", opening)
+    spec = CampaignSpec(cells=CELLS, seeds=tuple(range(40)), traces="none")
+    assert carry_out(spec, out_dir=tmp_path).runs == 40
+    assert tried == [LOCAL]
 
 
 @pytest.mark.real

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from typing import NoReturn
+
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -253,3 +256,24 @@ def test_a_hunt_ends_with_enough_hits_and_each_run_with_its_first(script, monkey
 def test_several_processes_hunt_as_one_does():
     names = ["owner-entry-lost", "epoch-moves-in-revocation"]
     assert hunt_all(range(2), names=names, processes=2) == hunt_all(range(2), names=names)
+
+
+def first_or_never(number: int) -> int:
+    while number:
+        signal.pause()
+    return number
+
+
+@pytest.mark.processes
+def test_processes_that_are_no_longer_needed_end_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    def terminated(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminated)
+    try:
+        found = hunting.process_map(first_or_never, [0, 1, 1], 3)
+        assert next(found) == 0
+        found.close()  # type: ignore[attr-defined]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capfd.readouterr().err == ""

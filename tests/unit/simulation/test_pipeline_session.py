@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,6 +63,24 @@ def test_an_interrupt_waits_for_its_release() -> None:
     assert signal.getsignal(signal.SIGINT) is before
     with pytest.raises(KeyboardInterrupt):
         release()
+
+
+def test_an_interrupt_while_a_session_starts_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    @contextlib.contextmanager
+    def opening(*_: object, **__: object) -> Iterator[str]:
+        while getattr(signal.getsignal(signal.SIGINT), "__name__", "") != "hold":
+            os.sched_yield()  # until the program waits for it
+        os.kill(os.getpid(), signal.SIGINT)
+        told.append("open")
+        yield "session"
+        told.append("closed")
+
+    monkeypatch.setattr(session, "spark_session", opening)
+    with pytest.raises(KeyboardInterrupt), session.SessionWhenNeeded("local", None, print) as needed:
+        needed.begin()
+    assert told == ["open", "closed"]
 
 
 def test_an_interrupt_that_is_held_is_heard_at_once() -> None:
