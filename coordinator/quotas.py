@@ -101,16 +101,36 @@ class ClientQuotas:
 
     def throttle_ms(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> int:
         """Count what a client has used, and return for how long it is throttled, in ms."""
+        limit, holder = self._limit(key, user, client_id)
+        if limit is None:
+            return 0
+        rate = self._used.get((key, *holder))
+        if rate is None:
+            if len(self._used) >= self._most_used:
+                self._forget_idle(now_ms)
+            rate = self._used[key, *holder] = _Rate()
+        return rate.throttle_ms(amount, limit, now_ms)
+
+    def give_back(self, key: str, user: str, client_id: str, amount: float, now_ms: int) -> None:
+        """Count less by what a client did not get in the end."""
+        rate = self._used.get((key, *self._limit(key, user, client_id)[1]))
+        if rate is not None:
+            rate.add(-amount, now_ms)
+
+    def most_in_windows(self, key: str, user: str, client_id: str) -> float:
+        """Return the most that a client can use at once without being throttled."""
+        limit, _ = self._limit(key, user, client_id)
+        return float("inf") if limit is None else limit * (WINDOWS - 1) * WINDOW_MS / 1_000
+
+    def _limit(
+        self, key: str, user: str, client_id: str
+    ) -> tuple[float | None, tuple[str | None, str | None]]:
+        """Return the quota of a client, None without one, and those that share it."""
         for entity, holder in _candidates(user, client_id):
             limit = self._quotas.get(entity, {}).get(key)
             if limit is not None:
-                rate = self._used.get((key, *holder))
-                if rate is None:
-                    if len(self._used) >= self._most_used:
-                        self._forget_idle(now_ms)
-                    rate = self._used[key, *holder] = _Rate()
-                return rate.throttle_ms(amount, limit, now_ms)
-        return 0
+                return limit, holder
+        return None, (None, None)
 
 
 def _candidates(
@@ -126,28 +146,33 @@ def _candidates(
 
 
 class _Rate:
-    """The amounts used in the last windows."""
+    """The amounts used in the last windows, as Kafka's Rate and SampledStat count them."""
 
     def __init__(self) -> None:
-        self._windows: deque[tuple[int, float]] = deque()
+        self._windows: deque[tuple[int, int, float]] = deque()
+        """The time of the first and of the last use in each, in ms, and the amount."""
 
     def is_recent(self, now_ms: int) -> bool:
         """Return true if something was used in the last windows."""
-        return bool(self._windows) and self._windows[-1][0] > now_ms - WINDOWS * WINDOW_MS
+        return bool(self._windows) and self._windows[-1][1] > now_ms - WINDOWS * WINDOW_MS
+
+    def add(self, amount: float, now_ms: int) -> None:
+        """Add to what was used."""
+        windows = self._windows
+        while windows and windows[0][1] <= now_ms - WINDOWS * WINDOW_MS:
+            windows.popleft()
+        started_ms, used = now_ms, 0.0
+        if windows and now_ms < windows[-1][0] + WINDOW_MS:
+            started_ms, _, used = windows.pop()
+        windows.append((started_ms, now_ms, used + amount))
 
     def throttle_ms(self, amount: float, limit: float, now_ms: int) -> int:
         """Add to what was used, and return the time after which the rate is the limit again."""
-        windows = self._windows
-        while windows and windows[0][0] <= now_ms - WINDOWS * WINDOW_MS:
-            windows.popleft()
-        if windows and now_ms < windows[-1][0] + WINDOW_MS:
-            started_ms, used = windows.pop()
-            windows.append((started_ms, used + amount))
-        else:
-            windows.append((now_ms, amount))
-        # As in Kafka, windows that are yet to come count as empty ones: a first burst is not a high rate.
-        length_ms = max(now_ms - windows[0][0], (WINDOWS - 1) * WINDOW_MS)
-        excess = sum(used for _, used in windows) / length_ms * 1_000 - limit
+        self.add(amount, now_ms)
+        length_ms = now_ms - self._windows[0][0]
+        # Windows that are yet to come count as empty ones: a first burst is not a high rate.
+        length_ms += max(0, WINDOWS - 1 - length_ms // WINDOW_MS) * WINDOW_MS
+        excess = sum(used for *_, used in self._windows) / length_ms * 1_000 - limit
         if not excess > 0:  # it may be NaN
             return 0
         return round(min(excess / limit * length_ms, 2**31 - 1))

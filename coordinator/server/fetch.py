@@ -50,7 +50,7 @@ class FetchApi:
         if session is not None:
             session.find_names(name_of)
             wanted = session.wanted
-        fetch = _Fetch(services, request, session, wanted, asked)
+        fetch = _Fetch(services, request, session, wanted, asked, sessions=self.sessions)
         found = fetch.read()
         needed = min(request.min_bytes, request.max_bytes)
         if found.is_urgent or found.size >= needed or request.max_wait_ms <= 0 or not found.positions:
@@ -81,7 +81,7 @@ class _Found(NamedTuple):
 class _Fetch:
     """One request."""
 
-    __slots__ = ("_asked", "missing", "request", "services", "session", "wanted")
+    __slots__ = ("_asked", "_sessions", "missing", "request", "services", "session", "wanted")
 
     def __init__(
         self,
@@ -90,10 +90,13 @@ class _Fetch:
         session: FetchSession | None,
         wanted: Sequence[Wanted],
         asked: Asked,
+        *,
+        sessions: FetchSessions,
     ) -> None:
         self._asked = asked
         self.services = services
         self.request = request
+        self._sessions = sessions
         self.session = session
         self.wanted: list[Wanted] = []
         """Partitions that exist when the request arrives."""
@@ -214,8 +217,13 @@ class _Fetch:
         return self.services.current_leader(self._topic(wanted), wanted.partition.partition)
 
     def reply(self, found: _Found) -> logs.FetchResponse:
-        """Return the response. It has all partitions of a new session, later only those with news."""
+        """Return the response. It has all partitions of a new session, later only those with news.
+
+        A client above its quota gets none, and no session.
+        """
         session = self.session
+        if self._asked.account is not None and self._asked.account.exceeds(found.size):
+            return logs.FetchResponse(session_id=self._sessions.throttled(session))
         topics = by_topic(found.fetched if session is None else session.news(found.fetched))
         return logs.FetchResponse(
             session_id=NO_SESSION if session is None else session.session_id,

@@ -186,6 +186,13 @@ class FetchSessions:
             return None
         return session
 
+    def throttled(self, session: FetchSession | None) -> int:
+        """Return the session's id for a response without partitions. A session does not begin with it."""
+        if session is None or session.epoch > 1:
+            return NO_SESSION if session is None else session.session_id
+        self._drop(session.session_id)
+        return NO_SESSION
+
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:

@@ -215,6 +215,51 @@ class Rights:
         )
 
 
+class QuotaAccount:
+    """The use of quotas by one request."""
+
+    def __init__(self, quotas: ClientQuotas, services: Services, asked: Asked) -> None:
+        self._quotas = quotas
+        self._clock = services.transactions
+        self._who = asked.connection.principal.removeprefix("User:"), asked.context.client_id
+        self._began_s = time.perf_counter()
+        self._seconds: float | None = None
+        self._fetch_throttle_ms: int | None = None
+
+    def limited(self, request: logs.FetchRequest) -> logs.FetchRequest:
+        """Return a fetch of no more bytes than the client can have without being throttled."""
+        most = int(min(self._quotas.most_in_windows(CONSUMER_BYTE_RATE, *self._who), request.max_bytes))
+        return msgspec.structs.replace(request, max_bytes=most, min_bytes=min(request.min_bytes, most))
+
+    def stop(self) -> None:
+        """Take the time until now for that of the request: what follows is a wait."""
+        self._seconds = time.perf_counter() - self._began_s
+
+    def exceeds(self, fetched_bytes: int) -> bool:
+        """Return true if a client may not have these bytes yet, since it is above a quota."""
+        self._fetch_throttle_ms = self._count(CONSUMER_BYTE_RATE, fetched_bytes)
+        if self._fetch_throttle_ms:
+            now_ms = self._clock.now_ms()
+            self._quotas.give_back(CONSUMER_BYTE_RATE, *self._who, fetched_bytes, now_ms)
+        return self._fetch_throttle_ms > 0
+
+    def throttle_ms(self, request: Any) -> int:
+        """Return for how long the client is throttled after the request, in ms."""
+        if self._fetch_throttle_ms is not None:
+            return self._fetch_throttle_ms
+        if not isinstance(request, logs.ProduceRequest):
+            return self._count("", 0)
+        data = (one.records for topic in request.topics for one in topic.partitions)
+        return self._count(PRODUCER_BYTE_RATE, sum(len(each or b"") for each in data))
+
+    def _count(self, key: str, amount: int) -> int:
+        now_ms, quotas = self._clock.now_ms(), self._quotas
+        seconds = time.perf_counter() - self._began_s if self._seconds is None else self._seconds
+        of_time_ms = quotas.throttle_ms(REQUEST_PERCENTAGE, *self._who, seconds * 100, now_ms)
+        of_bytes_ms = quotas.throttle_ms(key, *self._who, amount, now_ms) if key else 0
+        return max(min(of_time_ms, WINDOW_MS), min(of_bytes_ms, _LONGEST_MS))
+
+
 class Guarded:
     """A handler behind the authorizer."""
 
@@ -232,33 +277,16 @@ class Guarded:
             return self.handler(services, request, asked)
         if rights.quotas.is_idle:
             return self._decided(services, request, asked)
-        began_s = time.perf_counter()
+        account = QuotaAccount(rights.quotas, services, asked)
+        if isinstance(request, logs.FetchRequest):
+            request, asked = account.limited(request), asked._replace(account=account)
         reply = (
             self._decided(services, request, asked)
             if rights.decides
             else self.handler(services, request, asked)
         )
-        seconds = time.perf_counter() - began_s
-        return _throttled(
-            services, reply, lambda told: self._throttle_ms(services, request, asked, told, seconds)
-        )
-
-    def _throttle_ms(self, services: Services, request: Any, asked: Asked, reply: Any, seconds: float) -> int:
-        now_ms = services.transactions.now_ms()
-        user, client_id = asked.connection.principal.removeprefix("User:"), asked.context.client_id
-        used = {REQUEST_PERCENTAGE: seconds * 100}
-        if isinstance(request, logs.ProduceRequest):
-            data = (one.records for topic in request.topics for one in topic.partitions)
-            used[PRODUCER_BYTE_RATE] = sum(len(each or b"") for each in data)
-        if isinstance(reply, logs.FetchResponse):
-            batches = (each for topic in reply.topics for one in topic.partitions for each in one.batches)
-            used[CONSUMER_BYTE_RATE] = sum(map(len, batches))
-        throttle: Callable[..., int] = self._rights.quotas.throttle_ms
-        longest_ms = {REQUEST_PERCENTAGE: WINDOW_MS}
-        return max(
-            min(throttle(key, user, client_id, amount, now_ms), longest_ms.get(key, _LONGEST_MS))
-            for key, amount in used.items()
-        )
+        account.stop()
+        return _throttled(services, reply, lambda told: account.throttle_ms(request))
 
     def _decided(self, services: Services, request: Any, asked: Asked) -> Any:
         guard = _Guard(self._rights, self._key, self.handler, services, asked)

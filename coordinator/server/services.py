@@ -27,7 +27,7 @@ from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
-    from fencepost.coordinator.server.rights import Rights
+    from fencepost.coordinator.server.rights import QuotaAccount, Rights
 
 
 R = TypeVar("R")
@@ -174,6 +174,8 @@ class Asked(NamedTuple):
     """The login that the client must complete before it is served; None if it is done, or not required."""
     may: May | None = None
     """Decides what the client may do; None if it may do everything."""
+    account: QuotaAccount | None = None
+    """The use of quotas by a Fetch; None if there are no quotas."""
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]

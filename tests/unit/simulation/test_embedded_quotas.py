@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import datetime
+import sys
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
+from kio.index import load_request_schema
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.quotas import QuotaChange
 from fencepost.coordinator.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, ClientQuotas
-from tests.unit.simulation.test_embedded_refusals import Client
+from tests.unit.simulation.test_embedded_refusals import Client, sample
 from tests.unit.simulation.test_embedded_rights import plain
 
 pytestmark = pytest.mark.real
+FETCH = 1
+
+
+def of_fetch(kind: str) -> Any:
+    """A struct of kio's Fetch request, version 12."""
+    return getattr(sys.modules[load_request_schema(FETCH, 12).__module__], kind)
 
 
 def change(*entity: tuple[str, str | None], value: float = 1_000) -> QuotaChange:
@@ -46,7 +54,7 @@ def test_what_was_used_is_forgotten_after_the_windows():
     quotas = ClientQuotas()
     quotas.alter(change(("user", "u"), value=10))
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "a", 100, 0) == 0
-    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "b", 100, 500) == 10_000, "its clients share it"
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "b", 100, 500) == 9_500, "its clients share it"
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "other", "a", 100, 500) == 0
     assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "a", 0, 12_000) == 0
 
@@ -104,6 +112,82 @@ async def test_a_consumer_is_throttled_and_has_its_records():
         consumer.assign([TopicPartition("orders", 0)])
         assert len((await consumer.getone()).value) == 51_000
         await consumer.stop()
+
+
+def test_a_consumer_of_librdkafka_is_throttled_and_has_its_records():
+    throttled: list[int] = []
+    with EmbeddedKafka(topics=["orders"]) as kafka:
+        kafka.produce("orders", *(b"%d" % number + b"x" * 10_000 for number in range(12)))
+        kafka.set_quota(client_id="slow", consumer_byte_rate=10_000)
+        config = plain(kafka) | {"client.id": "slow", "group.id": "g", "auto.offset.reset": "earliest"}
+        config |= {"throttle_cb": lambda event: throttled.append(round(event.throttle_time * 1000))}
+        consumer = Consumer(config | {"fetch.message.max.bytes": 60_000})
+        consumer.subscribe(["orders"])
+        read: list[bytes] = []
+        while len(read) < 12:
+            read += [message.value() for message in consumer.consume(12, 1)]
+            if throttled:
+                kafka.set_quota(client_id="slow")
+        consumer.close()
+    assert [each.split(b"x")[0] for each in read] == [b"%d" % number for number in range(12)]
+    assert throttled
+    assert 100 <= throttled[0] <= 11_000
+
+
+def fetch(client: Client, session: tuple[int, int], *, offset: int | None = 0, **fields: Any) -> Any:
+    """The answer to a fetch of a session, by its id and epoch; without an offset it names no partition."""
+    whole = {"partition": 0, "partition_max_bytes": 50_000_000, "current_leader_epoch": -1}
+    one = sample(of_fetch("FetchPartition"), fetch_offset=offset or 0, last_fetched_epoch=-1, **whole)
+    partitions = [] if offset is None else [one]
+    topics = tuple(sample(of_fetch("FetchTopic"), topic="orders", partitions=(each,)) for each in partitions)
+    given = {"max_bytes": 50_000_000, "min_bytes": 1, "max_wait": datetime.timedelta(), "topics": topics}
+    given |= {
+        "session_id": session[0],
+        "session_epoch": session[1],
+        "forgotten_topics_data": (),
+        "rack_id": "",
+    }
+    return client.ask(FETCH, 12, **{**given, **fields})
+
+
+def size_of(reply: Any) -> int:
+    return sum(len(one.records or b"") for topic in reply.responses for one in topic.partitions)
+
+
+def test_a_fetch_above_the_quota_has_no_records_and_leaves_its_session_unchanged(kafka):
+    client = Client(kafka.bootstrap_servers)
+    kafka.produce("orders", b"x" * 9_000, partition=0)
+    kafka.set_quota(client_id="me", consumer_byte_rate=800)
+    reply = fetch(client, (0, 0))
+    assert (reply.session_id, reply.responses) == (0, ()), "no session begins"
+    assert reply.throttle_time >= datetime.timedelta(seconds=1)
+    kafka.set_quota(client_id="me")
+    begun = fetch(client, (0, 0), offset=1)
+    assert begun.session_id > 0
+    kafka.produce("orders", b"x" * 9_000, partition=0)
+    kafka.set_quota(client_id="me", consumer_byte_rate=800)
+    reply = fetch(client, (begun.session_id, 1), offset=None)
+    assert (reply.session_id, reply.responses) == (begun.session_id, ())
+    assert reply.throttle_time >= datetime.timedelta(seconds=1)
+    kafka.set_quota(client_id="me")
+    reply = fetch(client, (begun.session_id, 2), offset=None)
+    assert size_of(reply) > 9_000
+    assert [one.high_watermark for topic in reply.responses for one in topic.partitions] == [2]
+    client.close()
+
+
+def test_a_fetch_asks_for_no_more_than_can_be_had_at_once(kafka):
+    client = Client(kafka.bootstrap_servers)
+    for _ in range(3):
+        kafka.produce("orders", b"x" * 9_000, partition=0)
+    kafka.set_quota(client_id="me", consumer_byte_rate=2_000)
+    reply = fetch(client, (0, -1))
+    assert 18_000 < size_of(reply) < 20_000
+    assert reply.throttle_time == datetime.timedelta()
+    reply = fetch(client, (0, -1))
+    assert reply.responses == ()
+    assert datetime.timedelta(seconds=7) < reply.throttle_time < datetime.timedelta(seconds=9)
+    client.close()
 
 
 def test_each_response_says_for_how_long(kafka):
