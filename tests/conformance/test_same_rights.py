@@ -294,11 +294,11 @@ async def topics_of_groups(peer: Client) -> AsyncIterator[Any]:
         assert time.monotonic() < deadline, reply
         await asyncio.sleep(0.05)
         reply = await peer.ask_plain(68, 1, **member, **(joins | {"member_epoch": reply.member_epoch}))
-    hide = ("topic_id", "member_id", "client_host", "client_id", "member_epoch", "group_epoch")
-    hide += ("assignment_epoch",)
+    hide = ("topic_id", "member_id", "client_host", "client_id")
+    epochs = ("member_epoch", "group_epoch", "assignment_epoch")
     for _ in range(2):
         groups = {"group_ids": [group, f"{group}-none"], "include_authorized_operations": True}
-        yield (await peer.told(69, 1, *hide, "error_message", **groups)).replace(peer.topic, "")
+        yield (await peer.told(69, 1, *hide, *epochs, "error_message", **groups)).replace(peer.topic, "")
         described = await peer.ask_plain(69, 1, **groups)
         yield [each.error_message for each in described.groups if each.group_id == group]
         await peer.set_acls(acl(TOPIC, seen))
@@ -310,22 +310,27 @@ async def topics_of_groups(peer: Client) -> AsyncIterator[Any]:
     member = streams_member(peer, f"{peer.group}-2", state_changelog_topics=changelog)
     yield await peer.told(88, 0, **member)
     member = streams_member(peer, f"{peer.group}-3")
-    hide = ("member_id", "member_epoch", "partitions_by_user_endpoint", "active_tasks", "status")
-    yield await peer.told(88, 0, *hide, **member)
+    hidden = ("member_id", "member_epoch", "partitions_by_user_endpoint", "active_tasks", "status")
+    yield await peer.told(88, 0, *hidden, **member)
     groups = {"group_ids": [f"{peer.group}-3"], "include_authorized_operations": True}
     yield "members': [{" in (await peer.told(89, 0, **groups)).replace('"', "'")
     await peer.set_acls(acl(TOPIC, peer.topic))
     yield await peer.told(89, 0, **groups)
     topics = [{"name": name, "partitions": [0]} for name in (secret, peer.topic)]
-    of_broker = {"transactional_id": peer.transactional_id, "producer_id": 10**9, "producer_epoch": 0}
+    of_broker: dict[str, Any] = {
+        "transactional_id": peer.transactional_id,
+        "producer_id": 10**9,
+        "producer_epoch": 0,
+        "topics": topics,
+    }
     await peer.set_acls(acl(TRANSACTIONAL_ID, peer.transactional_id))
     for version in (4, 5):
-        yield await peer.told(24, version, transactions=[of_broker | {"topics": topics}])
+        yield await peer.told(24, version, transactions=[of_broker])
 
-    topics = [{"name": f"{peer.topic}-{end}", "num_partitions": 2, "replication_factor": 1} for end in "ab"]
+    created = [{"name": f"{peer.topic}-{end}", "num_partitions": 2, "replication_factor": 1} for end in "ab"]
     await peer.set_acls(acl(TOPIC, f"{peer.topic}-a", ALTER_CONFIGS))
     for version in (4, 5, 7):
-        request = {"topics": topics, "timeout": 5_000, "validate_only": True}
+        request = {"topics": created, "timeout": 5_000, "validate_only": True}
         yield await peer.told(19, version, "topic_id", "configs", **request)
 
 
@@ -359,7 +364,13 @@ async def of_the_cluster(peer: Client) -> AsyncIterator[Any]:
 async def users(peer: Client) -> AsyncIterator[Any]:
     """Changes and descriptions of SCRAM users, wrong ones included."""
     name = peer.topic
-    good = {"name": name, "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": b"x" * 32}
+    good: dict[str, Any] = {
+        "name": name,
+        "mechanism": 1,
+        "iterations": 4096,
+        "salt": b"salt",
+        "salted_password": b"x" * 32,
+    }
 
     wanted: dict[int, int] = {}
 
@@ -375,7 +386,7 @@ async def users(peer: Client) -> AsyncIterator[Any]:
             assert time.monotonic() < deadline, known
             await asyncio.sleep(0.05)
 
-    gone = {"name": name, "mechanism": 1}
+    gone: dict[str, Any] = {"name": name, "mechanism": 1}
     yield await settled()
     for deletions, upsertions in (
         *(([gone], []), ([gone], [good]), ([], [good | {"mechanism": 3}]), ([gone | {"mechanism": 0}], [])),

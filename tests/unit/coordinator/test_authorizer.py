@@ -115,7 +115,9 @@ ACLS = st.builds(
 )
 
 
-def by_one_after_the_other(acls: list[AclBinding], principal: str, operation: Op, name: str) -> bool:
+def by_one_after_the_other(
+    acls: list[AclBinding], principal: str, operation: AclOperation, name: str
+) -> bool:
     """A plain account of StandardAuthorizer: look at all ACLs."""
     about = [
         each

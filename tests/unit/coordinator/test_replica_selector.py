@@ -8,12 +8,14 @@ from fencepost.coordinator.config import ReplicaSelector, replica_selector_from
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.logs import NO_REPLICA
-from fencepost.coordinator.server.cluster import preferred_read_replica
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.coordinator.server.cluster import KafkaCluster
 
 NODES = tuple(
     Node(node_id=node_id, host="h", port=1, rack=rack)
     for node_id, rack in ((1, "a"), (2, "b"), (3, "b"), (4, None))
 )
+TOPIC = Topic(topic_id="t", name="t", partitions=1)
 AWARE = ReplicaSelector.RACK_AWARE
 
 
@@ -33,10 +35,18 @@ AWARE = ReplicaSelector.RACK_AWARE
     ],
 )
 def test_a_follower_in_the_client_s_rack_is_preferred_to_a_leader_elsewhere(
-    selector: ReplicaSelector | None, rack: str, in_sync: tuple[int, ...], leader: int, preferred: int
+    monkeypatch: pytest.MonkeyPatch,
+    selector: ReplicaSelector | None,
+    rack: str,
+    in_sync: tuple[int, ...],
+    leader: int,
+    preferred: int,
 ) -> None:
-    nodes = [node for node in NODES if node.node_id in in_sync]
-    assert preferred_read_replica(selector, rack, nodes, leader) == preferred
+    cluster = KafkaCluster()
+    cluster.nodes, cluster.replica_selector = NODES, selector
+    monkeypatch.setattr(cluster, "in_sync_ids", lambda topic, partition: in_sync)
+    monkeypatch.setattr(cluster, "leader_id", lambda topic, partition: leader)
+    assert cluster.preferred_read_replica(TOPIC, 0, rack) == preferred
 
 
 def test_the_selector_is_a_class_of_kafka_s() -> None:
