@@ -71,7 +71,7 @@ class Shop {
       this.charges.push(order.value);
       this.#look();
     });
-    orders.on("error", () => {}); // a fetch that outlives `close` may fail
+    for (const each of [consumer, orders]) each.on("error", () => {}); // requests that outlive `close` may fail
     return consumer;
   }
 

@@ -23,7 +23,14 @@ TESTED = {
     "javascript-service": ["npm", "test"],
 }
 """The commands of an example's README."""
-UNREACHABLE = ("dial tcp", "Could not transfer", "Could not resolve", "npm error network", "npm error code E")
+UNREACHABLE = (
+    "dial tcp",
+    "Could not transfer",
+    "Could not resolve",
+    "npm error network",
+    "EAI_AGAIN",
+    "ENOTFOUND",
+)
 """What these commands say if their libraries can't be fetched."""
 
 
