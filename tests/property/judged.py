@@ -13,6 +13,13 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    write_assignment,
+    write_subscription,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     DeadlineReached,
@@ -166,3 +173,78 @@ class JudgedMachine(RuleBasedStateMachine):
         group = self.coordinator.classic.groups.get(GROUP)
         if group is None or group.state is ClassicGroupState.STABLE:  # else a refused write may be missing
             self.observe("on_end")
+
+
+class ClassicClient:
+    """What one member of a classic group knows of itself."""
+
+    def __init__(self, slot: int, instance_id: str | None = None) -> None:
+        self.slot = slot
+        self.instance_id = instance_id
+        self.member_id = ""
+        self.generation = -1
+        self.roster: tuple[str, ...] = ()
+        self.token: int | None = None
+        """Its request that waits."""
+
+
+class ClassicRequests(JudgedMachine):
+    """The requests of the classic protocol."""
+
+    def send_join(
+        self, client: Any, owned: tuple[int, ...] = (), names: tuple[str, ...] = ("range",), version: int = 9
+    ) -> None:
+        said = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned={"x": owned}))
+        self.tokens += 1
+        client.token = self.tokens
+        request = classic.JoinGroupRequest(
+            group_id=GROUP,
+            member_id=client.member_id,
+            instance_id=client.instance_id,
+            protocol_type="consumer",
+            protocols=tuple(classic.JoinGroupProtocol(name, said) for name in names),
+            session_timeout_ms=10_000,
+            rebalance_timeout_ms=30_000,
+            api_version=version,
+            client_id="c",
+            new_member_suffix=str(self.tokens),
+            token=self.tokens,
+        )
+        self.ask(client, request)
+
+    def send_sync(self, client: Any, partitions: int) -> None:
+        """The leader gives each member of its roster a share."""
+        if client.generation < 0 or client.token is not None:
+            return
+        shares = {
+            member_id: ConsumerProtocolAssignment(
+                partitions={"x": tuple(range(index, partitions, len(client.roster)))}
+            )
+            for index, member_id in enumerate(client.roster)
+        }
+        self.tokens += 1
+        client.token = self.tokens
+        request = classic.SyncGroupRequest(
+            group_id=GROUP,
+            generation=client.generation,
+            member_id=client.member_id,
+            instance_id=client.instance_id,
+            assignments={member_id: write_assignment(share) for member_id, share in shares.items()},
+            token=self.tokens,
+        )
+        self.ask(client, request)
+
+    def send_beat(self, client: Any) -> ErrorCode:
+        request = classic.HeartbeatRequest(
+            group_id=GROUP,
+            generation=client.generation,
+            member_id=client.member_id,
+            instance_id=client.instance_id,
+        )
+        reply = self.step(request).reply
+        assert isinstance(reply, classic.HeartbeatResponse)
+        return reply.error_code
+
+    def send_leave(self, client: Any) -> None:
+        request = consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
+        self.step(consumer.LeaveGroupBatchRequest(group_id=GROUP, members=(request,)))

@@ -11,43 +11,19 @@ from hypothesis.stateful import initialize, rule
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import classic
-from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
-from tests.property.judged import GROUP, JudgedMachine
+from tests.property.judged import ClassicClient, ClassicRequests
 
 SLOTS = 5
 OFFERS = (("range",), ("range", "sticky"), ("sticky", "range"), ("sticky",))
 STATIC = {3: "i3", 4: "i4"}
 """Slots with an instance id."""
-SUBSCRIPTION = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
 slots = st.integers(0, SLOTS - 1)
 
 
-def share(number: int) -> bytes:
-    return write_assignment(ConsumerProtocolAssignment(partitions={"x": (number,)}))
-
-
-class Client:
-    """What one member knows of itself."""
-
-    def __init__(self) -> None:
-        self.member_id = ""
-        self.generation = -1
-        self.leads = False
-        self.others: tuple[str, ...] = ()
-        self.token: int | None = None
-        """Its request that waits."""
-
-
-class ClassicGroupMachine(JudgedMachine):
+class ClassicGroupMachine(ClassicRequests):
     """Clients in slots; a slot's client may be another one after a restart."""
 
     judge_types = (ClassicGroupsJudge, ClassicRounds)
@@ -56,14 +32,14 @@ class ClassicGroupMachine(JudgedMachine):
     def start(self, members: int, synced: bool) -> None:
         """Some have joined already, and got their assignments."""
         self.begin(GroupCoordinatorConfig(group_max_size=4))
-        self.clients = [Client() for _ in range(SLOTS)]
+        self.clients = [ClassicClient(slot, STATIC.get(slot)) for slot in range(SLOTS)]
         for slot in (*range(members), *range(members)):
             self.join(slot, OFFERS[1], 9)
         self.pass_time(9_000)
         for slot in range(members) if synced else ():
             self.sync(slot)
 
-    def hear(self, client: Client, token: int, reply: Any) -> None:
+    def hear(self, client: ClassicClient, token: int, reply: Any) -> None:
         if client.token != token:
             return  # it gave that request up
         client.token = None
@@ -73,79 +49,39 @@ class ClassicGroupMachine(JudgedMachine):
             self.rejoin(client, reply.error_code)
         elif isinstance(reply, classic.JoinGroupResponse):
             client.member_id, client.generation = reply.member_id, reply.generation
-            client.leads = reply.leader == reply.member_id
-            client.others = tuple(member.member_id for member in reply.members)
-            assert client.leads or not client.others
+            client.roster = tuple(member.member_id for member in reply.members)
+            assert reply.leader == reply.member_id or not client.roster
 
     @staticmethod
-    def rejoin(client: Client, code: ErrorCode) -> None:
+    def rejoin(client: ClassicClient, code: ErrorCode) -> None:
         client.generation = -1
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
             client.member_id = ""
 
-    def token(self, client: Client) -> int:
-        self.tokens += 1
-        client.token = self.tokens
-        return self.tokens
-
     @rule(slot=slots, offer=st.sampled_from(OFFERS), version=st.sampled_from([3, 8, 9, 9]))
     def join(self, slot: int, offer: tuple[str, ...], version: int) -> None:
-        client = self.clients[slot]
-        token = self.token(client)
-        request = classic.JoinGroupRequest(
-            group_id=GROUP,
-            member_id=client.member_id,
-            instance_id=STATIC.get(slot),
-            protocol_type="consumer",
-            protocols=tuple(classic.JoinGroupProtocol(name, SUBSCRIPTION) for name in offer),
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=30_000,
-            api_version=version,
-            client_id=f"c{slot}",
-            new_member_suffix=str(token),
-            token=token,
-        )
-        self.ask(client, request)
+        self.send_join(self.clients[slot], names=offer, version=version)
 
     @rule(slot=slots)
     def sync(self, slot: int) -> None:
-        client = self.clients[slot]
-        if client.generation < 0 or client.token is not None:
-            return
-        request = classic.SyncGroupRequest(
-            group_id=GROUP,
-            generation=client.generation,
-            member_id=client.member_id,
-            instance_id=STATIC.get(slot),
-            assignments={one: share(number) for number, one in enumerate(client.others) if client.leads},
-            token=self.token(client),
-        )
-        self.ask(client, request)
+        self.send_sync(self.clients[slot], SLOTS)
 
     @rule(slot=slots)
     def beat(self, slot: int) -> None:
         client = self.clients[slot]
-        request = classic.HeartbeatRequest(
-            group_id=GROUP,
-            generation=client.generation,
-            member_id=client.member_id,
-            instance_id=STATIC.get(slot),
-        )
-        reply = self.step(request).reply
-        assert isinstance(reply, classic.HeartbeatResponse)
-        if reply.error_code is not ErrorCode.NONE and client.token is None:
-            self.rejoin(client, reply.error_code)
+        code = self.send_beat(client)
+        if code is not ErrorCode.NONE and client.token is None:
+            self.rejoin(client, code)
 
     @rule(slot=slots)
     def leave(self, slot: int) -> None:
-        if member_id := self.clients[slot].member_id:
-            request = LeaveGroupRequest(group_id=GROUP, member_id=member_id)
-            self.step(LeaveGroupBatchRequest(group_id=GROUP, members=(request,)))
+        if self.clients[slot].member_id:
+            self.send_leave(self.clients[slot])
             self.restart(slot)
 
     @rule(slot=slots)
     def restart(self, slot: int) -> None:
-        self.clients[slot] = Client()
+        self.clients[slot] = ClassicClient(slot, STATIC.get(slot))
 
 
 ClassicGroupMachine.TestCase.settings = settings(

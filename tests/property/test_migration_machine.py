@@ -17,27 +17,24 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.coordination import Coordination
-from tests.property.judged import GROUP, JudgedMachine
+from tests.property.judged import GROUP, ClassicClient, ClassicRequests
 
 PARTITIONS = 6
 slots = st.integers(0, 3)
 
 
-class Client:
+class Client(ClassicClient):
     """One consumer, which may change its protocol by a restart. A classic one is cooperative."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.instance_id = "i" if number == 3 else None
-        self.member_id = ""
-        self.generation = -1
-        self.roster: tuple[str, ...] = ()
-        self.token: int | None = None
-        self.owned: tuple[int, ...] = ()
-        self.modern_epoch: int | None = None
+    owned: tuple[int, ...] = ()
+    modern_epoch: int | None = None
 
 
-class MigrationMachine(JudgedMachine):
+def client_of(slot: int) -> Client:
+    return Client(slot, "i" if slot == 3 else None)
+
+
+class MigrationMachine(ClassicRequests):
     """Slot 3 is a static member."""
 
     judge_types = (Coordination, ClassicGroupsJudge, ClassicRounds)
@@ -56,7 +53,7 @@ class MigrationMachine(JudgedMachine):
                 group_consumer_assignment_interval_ms=0,
             )
         )
-        self.clients = [Client(number) for number in range(4)]
+        self.clients = [client_of(slot) for slot in range(4)]
         if modern == "first":
             self.modernise(classic)
         for slot in range(classic):
@@ -78,7 +75,7 @@ class MigrationMachine(JudgedMachine):
         client.token = None
         code = reply.error_code
         if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-            self.restart(client.number)
+            self.restart(client.slot)
         elif isinstance(reply, c.JoinGroupResponse):
             client.member_id, client.generation = reply.member_id, reply.generation
             client.roster = tuple(member.member_id for member in reply.members)
@@ -92,66 +89,22 @@ class MigrationMachine(JudgedMachine):
             return
         if eager:
             client.owned = ()
-        data = consumer_protocol.write_subscription(
-            consumer_protocol.ConsumerProtocolSubscription(topics=("x",), owned={"x": client.owned})
-        )
-        self.tokens += 1
-        client.token = self.tokens
-        request = c.JoinGroupRequest(
-            group_id=GROUP,
-            member_id=client.member_id,
-            instance_id=client.instance_id,
-            protocol_type="consumer",
-            protocols=(c.JoinGroupProtocol("range", data),),
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=30_000,
-            client_id="c",
-            new_member_suffix=f"uuid-{self.tokens}",
-            token=self.tokens,
-        )
-        self.ask(client, request)
+        self.send_join(client, client.owned)
 
     @rule(slot=slots)
     def sync(self, slot: int) -> None:
-        client = self.clients[slot]
-        if client.generation < 0 or client.token is not None or client.modern_epoch is not None:
-            return
-        shares = {
-            member_id: consumer_protocol.write_assignment(
-                consumer_protocol.ConsumerProtocolAssignment(
-                    partitions={"x": tuple(range(index, PARTITIONS, len(client.roster)))}
-                )
-            )
-            for index, member_id in enumerate(client.roster)
-        }
-        self.tokens += 1
-        client.token = self.tokens
-        request = c.SyncGroupRequest(
-            group_id=GROUP,
-            generation=client.generation,
-            member_id=client.member_id,
-            instance_id=client.instance_id,
-            assignments=shares,
-            token=self.tokens,
-        )
-        self.ask(client, request)
+        if self.clients[slot].modern_epoch is None:
+            self.send_sync(self.clients[slot], PARTITIONS)
 
     @rule(slot=slots)
     def beat(self, slot: int) -> None:
-        client = self.clients[slot]
-        request = c.HeartbeatRequest(
-            group_id=GROUP,
-            generation=client.generation,
-            member_id=client.member_id,
-            instance_id=client.instance_id,
-        )
-        assert self.step(request).reply is not None
+        self.send_beat(self.clients[slot])
 
     @rule(slot=slots)
     def modernise(self, slot: int) -> None:
         client = self.clients[slot]
         if client.modern_epoch is None:
-            client = self.clients[slot] = Client(slot)
+            client = self.clients[slot] = client_of(slot)
             client.member_id = f"modern-{self.tokens}-{slot}"
         self.modern(client, 0, {})
 
@@ -180,7 +133,7 @@ class MigrationMachine(JudgedMachine):
             if reply.assignment is not None:
                 client.owned = reply.assignment.get("id-of-x", ())
         elif reply.error_code is not ErrorCode.NOT_COORDINATOR:
-            self.restart(client.number)
+            self.restart(client.slot)
 
     @rule(slot=slots, for_a_while=st.booleans())
     def leave(self, slot: int, for_a_while: bool) -> None:
@@ -188,13 +141,12 @@ class MigrationMachine(JudgedMachine):
         if client.modern_epoch:
             self.modern(client, -2 if for_a_while and slot == 3 else -1, None)
         elif client.member_id:
-            request = consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
-            self.step(consumer.LeaveGroupBatchRequest(group_id=GROUP, members=(request,)))
+            self.send_leave(client)
         self.restart(slot)
 
     @rule(slot=slots)
     def restart(self, slot: int) -> None:
-        self.clients[slot] = Client(slot)
+        self.clients[slot] = client_of(slot)
 
     @invariant()
     def it_is_of_one_kind(self) -> None:
