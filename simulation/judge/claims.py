@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.consumer_protocol import read_assignment
-from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, Request, Response
 from fencepost.simulation.judge.base import NOTHING, Finding, Judge, as_set, joined, without
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
@@ -121,6 +121,8 @@ class OneClaimant(Judge):
         self._member_ids: dict[str, ids.MemberId] = {}
         self._generations: dict[ids.MemberId, int] = {}
         """The generation for which each member of a classic group has joined, or was taken into it."""
+        self._told: dict[ids.MemberId, int] = {}
+        """The generation that each member was told last: records also list static ones that did not join."""
         self._generation = 0
         self._classic: ClassicGroup | None = None
         """The group as long as it is a classic one."""
@@ -188,8 +190,12 @@ class OneClaimant(Judge):
         for record in outcome.records if isinstance(event, RecordsObserved) else ():
             if isinstance(record.value, r.GroupMetadataValue):
                 for member in record.value.members:  # no record shows the response of a real coordinator
-                    self._generations[member.member_id] = record.value.generation
-                    claims.stored(member.member_id, record.value.generation)
+                    if (
+                        member.instance_id is None
+                        or self._told.get(member.member_id) == record.value.generation
+                    ):
+                        self._generations[member.member_id] = record.value.generation
+                        claims.stored(member.member_id, record.value.generation)
         waited = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *waited):
             if isinstance(response, JoinGroupResponse) and response.generation >= 0:
@@ -204,6 +210,13 @@ class OneClaimant(Judge):
             for member_id, generation in self._generations.items():
                 if generation < group.generation:
                     claims.stored(member_id, None)
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Note which generation a member has joined."""
+        if isinstance(response, JoinGroupResponse) and response.generation >= 0:
+            self._told[response.member_id] = response.generation
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Drop members that joined for a generation that another coordinator never received."""

@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
-from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, Request, Response
 from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.judge.base import Finding, Judge, shown, shown_names
 from fencepost.simulation.judge.targets import assignor_of, homogeneous, subscriptions_of
@@ -212,7 +212,10 @@ class Liveness(Judge):
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Check that after the bound only commits and refreshed expressions are written."""
         if type(event) is JoinGroupRequest:
-            self._take_for_known(outcome)
+            for effect in outcome.effects:
+                if isinstance(effect, ParkedResponse):
+                    self._take_for_known(effect.response)
+            self._take_for_known(outcome.reply)
         records = outcome.records
         expressions = records and type(records[0].key) is r.ConsumerGroupRegularExpressionKey
         if expressions and self._refreshed(records, now_us):
@@ -226,13 +229,18 @@ class Liveness(Judge):
                 )
                 return
 
-    def _take_for_known(self, outcome: Outcome) -> None:
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Note what no record of a real coordinator shows."""
+        if isinstance(response, JoinGroupResponse):
+            self._take_for_known(response)
+
+    def _take_for_known(self, response: Response | Exception | None) -> None:
         """Note the topics of a static leader that comes back: it treats them as the assigned ones."""
-        answers = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
-        for response in (outcome.reply, *answers):
-            if isinstance(response, JoinGroupResponse) and response.skip_assignment:
-                sizes = {name: topic.partitions for name, topic in self.world.topics.by_name.items()}
-                self._taken_for_known = response.generation, sizes
+        if isinstance(response, JoinGroupResponse) and response.skip_assignment:
+            sizes = {name: topic.partitions for name, topic in self.world.topics.by_name.items()}
+            self._taken_for_known = response.generation, sizes
 
     def _refreshed(self, records: Iterable[r.Record], now_us: int) -> bool:
         """Return true if expressions were resolved again because it was time to; each is written, as by
