@@ -267,9 +267,8 @@ class ProxyConnection:
                 self, frame, exchange.header, carry_out, client_host=self._host, broker=self._node
             )
         except Unanswered:
-            self._closing = exchange.closes = True
-            if not exchange.is_answered and not exchange.is_kept:
-                self.close()
+            self._closing = True
+            self._close_at(exchange)
         else:
             if reply is exchange.broker or reply is NO_REPLY:
                 exchange.broker = None  # no fault waits for it
@@ -292,7 +291,7 @@ class ProxyConnection:
         try:
             reply = late.result()
         except Unanswered:
-            exchange.closes = True
+            self._close_at(exchange)
         except Exception:
             log.exception("proxy_fault_failed", broker=self.broker, members=list(self.members))
             self.cut()
@@ -302,6 +301,12 @@ class ProxyConnection:
             if reply is not NO_REPLY:
                 exchange.answer = response_frame(exchange.header, reply)
         self._pass_answers()
+
+    def _close_at(self, exchange: ProxyExchange) -> None:
+        """Close the connection when it is the turn of this exchange; at once if it has none."""
+        exchange.closes = True
+        if not exchange.is_answered and not exchange.is_kept:
+            self.close()
 
     def _pass_answers(self) -> None:
         """Send the responses that are there, in the order of the requests."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import msgspec
 import structlog
@@ -51,7 +52,7 @@ class StandIn:
         )
         self._describe = describe
         self._names = names
-        self._named: dict[NamedConnection, tuple[logs.OfTopic[Any], ...]] = {}
+        self._named = WeakKeyDictionary[NamedConnection, tuple[logs.OfTopic[Any], ...]]()
         """The topics that the last Fetch with some has named on each connection."""
         self._warned: set[tuple[int, int]] = set()
 
@@ -73,13 +74,12 @@ class StandIn:
         context = RequestContext(header.api_version, header.client_id, client_host)
         request = self._read(frame, header, context)
         if isinstance(request, logs.FetchRequest) and request.topics:
-            self._named = {each: topics for each, topics in self._named.items() if not each.is_closed}
             self._named[connection] = request.topics
 
         def refuse(error: ErrorCode, at_top: bool | None) -> Any:
             asked = request
             if isinstance(request, logs.FetchRequest) and not request.topics:
-                asked = _naming(request, self._named.get(connection, ()))
+                asked = msgspec.structs.replace(request, topics=self._named.get(connection, ()))
             return refusal_of(asked, header.api_version, error, self._described, at_top=at_top)
 
         asked = Asked(context, "", connection)
@@ -141,10 +141,6 @@ def response_frame(header: RequestHeader, reply: Any) -> bytes:
     if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version):
         at = skip_tagged_fields(frame, at)
     return throttled(api_key, version, frame, at, throttle_ms)
-
-
-def _naming(request: logs.FetchRequest, topics: tuple[logs.OfTopic[Any], ...]) -> logs.FetchRequest:
-    return msgspec.structs.replace(request, topics=topics)
 
 
 def _damaged(reply: Any, version: int) -> bytes | None:

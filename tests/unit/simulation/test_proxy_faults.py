@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
@@ -232,3 +233,34 @@ async def test_a_test_that_awaits(kafka: EmbeddedKafka) -> None:
         assert isinstance(fault, Fault)
         with pytest.raises(TimeoutError, match="fault 1 has met 0 of 1 requests"):
             await fault.met(timeout=0)
+
+
+def test_a_login_passes_the_proxy() -> None:
+    users = {"alice": "secret"}
+    with EmbeddedKafka(topics=["orders"], users=users) as kafka:
+        security = ClientSecurity(mechanism="SCRAM-SHA-256", username="alice", password="secret")
+        with KafkaProxy(kafka.bootstrap_servers, security=security) as proxy:
+            settings = {
+                "bootstrap.servers": proxy.bootstrap_servers,
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "PLAIN",
+                "sasl.username": "alice",
+                "sasl.password": "secret",
+            }
+            proxy.fail_next("SaslAuthenticate", "SASL_AUTHENTICATION_FAILED")
+            fault = proxy.add_fault("error", "Produce", error="NOT_ENOUGH_REPLICAS", topic="orders")
+            producer = Producer({**settings, "log_level": 0})
+            producer.produce("orders", b"x")
+            assert producer.flush(60) == 0
+            assert (proxy.unmet(), fault.state.met) == ([], 1)
+            assert [each.value for each in kafka.records("orders")] == [b"x"]
+
+
+def test_a_producer_that_wants_no_response_is_left(
+    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire
+) -> None:
+    proxy.add_fault("throttle", "Produce", seconds=0.01)
+    proxy.lose_next_response("Produce")
+    wire.socket.sendall(request_frame(ApiKey.PRODUCE, 9, 1, "m", logs.ProduceRequest(acks=0, topics=())))
+    with pytest.raises(EOFError):
+        wire.frame()
