@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -127,13 +129,13 @@ def test_what_is_not_read_can_be_lost(proxy: KafkaProxy, wire: Wire) -> None:
     fault = proxy.lose_next_response("share-fetch")
     (added,) = proxy.faults()
     assert (fault, added.description) == (None, "lose_next_response('ShareFetch')")
+    failing = proxy.add_fault("error", error="UNKNOWN_SERVER_ERROR", times=None)
     lost = proxy.add_fault("lose_request", "OffsetCommit", version=99, client_id="m")
-    proxy.add_fault("error", error="UNKNOWN_SERVER_ERROR", times=None)
     body = struct.pack(">hhih", ApiKey.OFFSET_COMMIT, 99, 5, 1) + b"m\0"
     wire.socket.sendall(struct.pack(">i", len(body)) + body)
     with pytest.raises(EOFError):
         wire.frame()
-    assert lost.state.is_over
+    assert (lost.state.is_over, failing.state.matched) == (True, 0)
 
 
 UNREAD = "{}: the proxy passes {} on unread"
@@ -254,6 +256,33 @@ def test_a_login_passes_the_proxy() -> None:
             assert producer.flush(60) == 0
             assert (proxy.unmet(), fault.state.met) == ([], 1)
             assert [each.value for each in kafka.records("orders")] == [b"x"]
+
+
+def test_requests_that_came_with_a_throttled_one_wait(proxy: KafkaProxy, wire: Wire) -> None:
+    hello = request_frame(ApiKey.API_VERSIONS, 3, 1, "m", ApiVersionsRequest())
+    produce = request_frame(ApiKey.PRODUCE, 9, 2, "m", logs.ProduceRequest(acks=0, topics=()))
+    proxy.add_fault("throttle", "Produce", seconds=0.3)
+    began = time.monotonic()
+    wire.socket.sendall(produce + hello)
+    wire.frame()
+    assert time.monotonic() - began > 0.2
+
+
+def test_what_waits_for_a_client_ends_with_it(proxy: KafkaProxy, wire: Wire) -> None:
+    def tasks() -> int:
+        async def count() -> int:
+            return len(asyncio.all_tasks())
+
+        return proxy.thread.submit(count()).result()
+
+    fault = proxy.add_fault("delay", "FindCoordinator", seconds=600)
+    wire.socket.sendall(request_frame(ApiKey.FIND_COORDINATOR, 4, 1, "m", FIND))
+    fault.wait_met()
+    assert tasks() > 1
+    wire.socket.close()
+    deadline = time.monotonic() + 60
+    while tasks() > 1:  # the one that counts
+        assert time.monotonic() < deadline
 
 
 def test_a_producer_that_wants_no_response_is_left(
