@@ -66,14 +66,6 @@ class FaultyProxy(Proxy):
         assert self._surroundings.stand_in is not None
         return self._surroundings.stand_in.faults
 
-    def check_broker(self, node_id: int) -> None:
-        """Check that the cluster has this broker.
-
-        :raises FencepostError: if not.
-        """
-        if node_id not in self._upstreams:
-            raise FencepostError(f"broker {node_id}: the proxy has {', '.join(map(str, self._upstreams))}")
-
     def _note(self, rule: FaultRule) -> None:
         self.observer.called(rule.method, rule.arguments, state_to="met")
 

@@ -132,9 +132,16 @@ class Proxy:
 
         :raises FencepostError: if the proxy does not stand before that node.
         """
-        if node not in self._upstreams:
-            raise FencepostError(f"node {node}: the proxy has {', '.join(map(str, self._upstreams))}")
+        self.check_broker(node)
         self._upstreams[node] = address
+
+    def check_broker(self, node_id: int) -> None:
+        """Check that the proxy stands before that node.
+
+        :raises FencepostError: if not.
+        """
+        if node_id not in self._upstreams:
+            raise FencepostError(f"broker {node_id}: the proxy has {', '.join(map(str, self._upstreams))}")
 
     def cut_all(self, name: str) -> int:
         """Reset all connections of a member or a broker, and return their number."""

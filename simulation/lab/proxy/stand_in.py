@@ -93,11 +93,7 @@ class StandIn:
                 return codec.decode(frame, codec.body_of(frame, header), context)
             except MalformedFrame as error:
                 log.warning("proxy_request_unread", reason=str(error))
-        elif (
-            (api := REGISTRY.get(header.api_key)) is not None
-            and header[:2] not in self._warned
-            and self.faults.has_rules_about(api.key)
-        ):
+        elif (api := REGISTRY.get(header.api_key)) is not None and header[:2] not in self._warned:
             self._warned.add(header[:2])
             log.warning(
                 "proxy_request_unread",
