@@ -31,7 +31,7 @@ from fencepost.simulation.embedded.settings import whole
 from fencepost.simulation.embedded.thread import LoopThread
 from fencepost.simulation.report.page import POLICY
 from fencepost.simulation.report.render import live_document
-from fencepost.simulation.trace.schema import Row, is_steady
+from fencepost.simulation.trace.schema import Row
 
 MAX_BODY_BYTES: Final = 32 << 20
 """The limit on bytes of a request's body."""
@@ -170,9 +170,8 @@ class ControlApp:
             if operation.name == "events" and "text/event-stream" in request.headers.get("accept", ""):
                 since = request.headers.get("last-event-id", "")
                 is_number = since.isdecimal() and len(since) <= MAX_DIGITS
-                return self._stream(
-                    kafka, int(since) if is_number else arguments["since"], has_steady=arguments["steady"]
-                )
+                wants = kafka._wanted_rows(steady=arguments["steady"], group_id=arguments["group_id"])
+                return self._stream(kafka, int(since) if is_number else arguments["since"], wants)
             key = request.path_params.get(operation.place.key, "")
             result = await self._run(operation, operation.place.of(kafka, key), arguments)
             if operation.name == "timeline":
@@ -210,20 +209,22 @@ class ControlApp:
 
     # -- events -----------------------------------------------------------------------------------------
 
-    def _stream(self, kafka: BlockingControls[AsyncGroup], since: int, *, has_steady: bool) -> Response:
+    def _stream(
+        self, kafka: BlockingControls[AsyncGroup], since: int, wants: Callable[[Row], bool]
+    ) -> Response:
         whole("since", since, 0, None)
         headers = {"Cache-Control": "no-store"}
-        sent = self._sent(kafka, since, has_steady=has_steady)
+        sent = self._sent(kafka, since, wants)
         return StreamingResponse(sent, media_type="text/event-stream", headers=headers)
 
     async def _sent(
-        self, kafka: BlockingControls[AsyncGroup], seq: int, *, has_steady: bool = True
+        self, kafka: BlockingControls[AsyncGroup], seq: int, wants: Callable[[Row], bool] = bool
     ) -> AsyncIterator[bytes]:
         """Yield events as they happen. A client that reads slowly is behind, and holds nothing up."""
 
         def newer() -> tuple[list[Row], list[Row]]:
             rows = kafka.endpoint.observer.rows_since(seq, _EVENTS_AT_ONCE)
-            return rows, [row for row in rows if kafka._is_own(row) and (has_steady or not is_steady(row))]
+            return rows, list(filter(wants, rows))
 
         quiet = 0
         while not self.is_closing:

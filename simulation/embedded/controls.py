@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -220,18 +220,28 @@ class KafkaControls(FaultControls["EmbeddedEndpoint"], PartitionControls, Generi
     # -- what happened ----------------------------------------------------------------------------------
 
     @on_loop
-    def events(self, since: int = 0, *, steady: bool = True) -> list[Row]:
+    def events(self, since: int = 0, *, steady: bool = True, group_id: str | None = None) -> list[Row]:
         """Return the newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
 
         Members are named by their ids. The partitions that a member owns are those in its heartbeats. `since`
         is a number of `last_event`: only the rows after it are returned. If `steady` is false, accepted
-        heartbeats that changed nothing are left out.
+        heartbeats that changed nothing are left out. With `group_id`, events of other groups are, too.
 
-        :raises FencepostError: if it is not a number of a row.
+        :raises FencepostError: if it is not a number of a row, or for an invalid group id.
         """
-        rows = self.endpoint.observer.rows_since(whole("since", since, 0, None))
-        wants_all = flag("steady", steady)
-        return [row for row in rows if self._is_own(row) and (wants_all or not is_steady(row))]
+        wants = self._wanted_rows(steady=steady, group_id=group_id)
+        return list(filter(wants, self.endpoint.observer.rows_since(whole("since", since, 0, None))))
+
+    def _wanted_rows(self, *, steady: bool, group_id: str | None) -> Callable[[Row], bool]:
+        """Return a test for the events that a caller wants.
+
+        :raises FencepostError: for an invalid group id.
+        """
+        flag("steady", steady)
+        groups = None if group_id is None else ("", self._own("group", group_id, "a group id"))
+        return lambda row: (
+            self._is_own(row) and (steady or not is_steady(row)) and (groups is None or row.group in groups)
+        )
 
     def _is_own(self, row: Row) -> bool:
         """Return true for an event that these controls show."""

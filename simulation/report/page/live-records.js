@@ -21,17 +21,27 @@ class RecordBrowser {
   show(topics) {
     const select = this.part("topic"), names = Object.keys(topics).sort((a, b) => a.startsWith("__") - b.startsWith("__") || byName(a, b));
     this.topics = topics;
-    if (names.join() === this.names) return;
-    this.names = names.join();
-    const before = select.value;
-    select.replaceChildren(...names.map((name) => element("option", name)));
-    if (names.includes(before)) select.value = before;
-    else this.choose();
+    if (names.join() !== this.names) {
+      this.names = names.join();
+      const before = select.value;
+      select.replaceChildren(...names.map((name) => element("option", name)));
+      if (names.includes(before)) select.value = before;
+      else return this.choose();
+    }
+    this.listPartitions();
   }
 
   choose() {
-    this.part("partition").replaceChildren(...Array.from({ length: this.topics[this.part("topic").value] ?? 0 }, (_, n) => element("option", n)));
+    this.part("partition").replaceChildren();
+    this.listPartitions();
     this.newest();
+  }
+
+  // A topic may get more partitions, or be made anew with fewer.
+  listPartitions() {
+    const select = this.part("partition"), count = this.topics[this.part("topic").value] ?? 0;
+    while (select.length > count) select.lastChild.remove();
+    while (select.length < count) select.append(element("option", select.length));
   }
 
   async newest() {
@@ -45,9 +55,12 @@ class RecordBrowser {
     const [topic, partition, since] = ["topic", "partition", "since"].map((name) => this.part(name).value);
     if (!topic) return;
     const records = await this.page.guarded(() => this.page.api.get(`records?${new URLSearchParams({ topic, partition, since: since || 0, most: RECORDS_SHOWN })}`));
-    this.table.fill((records ?? []).map((each) => [each.offset, [each.offset, new Date(each.timestamp_ms).toISOString().replace("T", " ").slice(0, 23),
+    this.table.fill((records ?? []).map((each) => [each.offset, [each.offset, shownTime(each.timestamp_ms),
       shownBytes(each.key), shownBytes(each.value), each.headers.map(([name, value]) => `${name}: ${shownBytes(value)}`).join("\n")]]));
   }
 }
+
+// JavaScript's dates end before Kafka's times.
+function shownTime(ms) { return Math.abs(ms) > 8.64e15 ? `${ms} ms` : new Date(ms).toISOString().replace("T", " ").slice(0, -1); }
 
 function shownBytes(value) { return value === null ? "null" : shorten(typeof value === "string" ? value : `base64 ${value.base64}`, 2_000); }

@@ -6,6 +6,9 @@ const METRICS = ["requests_total", "group_members", "group_epoch", "group_state"
 // Events after which the members of a group may be others, or have other partitions.
 const STEADY = new Set(["heartbeat", "commit", "records"]);
 
+// The part of a query that asks for the events of one group, and of none.
+function ofGroup(group) { return group ? `&${new URLSearchParams({ group_id: group })}` : ""; }
+
 async function showLive(theme) {
   if (document.getElementById("live")) await new LivePage(theme).start();
 }
@@ -13,6 +16,7 @@ async function showLive(theme) {
 class LivePage {
   constructor(theme) {
     const main = document.getElementById("live"), section = document.getElementById("run");
+    main.page = this;  // for the console of a browser
     this.part = (name) => main.querySelector(`[data-part="${name}"]`);
     this.api = new Api();
     this.section = new RunSection(section, theme, false);
@@ -72,11 +76,17 @@ class LivePage {
       this.part("token-form").hidden = true;
       this.part("body").hidden = false;
       this.build();
-      await this.load();
+      if (this.follows) this.renew();
+      else await this.load();
       this.follows ??= this.streamed();
       this.polls ??= this.polled();
       this.paints ??= requestAnimationFrame(() => this.paint());
     });
+  }
+
+  renew() {
+    this.isOld = true;
+    this.abort.abort();
   }
 
   build() {
@@ -95,66 +105,61 @@ class LivePage {
 
   // -- events ---------------------------------------------------------------------------------------------
 
-  // All kept events but steady heartbeats.
+  // All kept events of the chosen group but steady heartbeats, in place of those of another. Only streamed() calls it once that runs: events
+  // that come during a load are in the stream after it, once.
   async load() {
-    this.runs = new Map();
-    this.around = [];
-    this.seq = await this.api.get("last_event");
-    this.base = -Infinity;
-    const rows = await this.api.get("events?steady=false");
+    const { wanted } = this, groups = wanted === undefined ? Object.keys(await this.api.get("groups")).sort(byName) : [];
+    const shown = wanted ?? (groups.includes(this.shown) ? this.shown : groups[0] ?? ""), seq = await this.api.get("last_event");
+    const rows = await this.api.get(`events?steady=false${ofGroup(shown)}`);
     this.names = new Map(Object.entries(await this.api.get("member_names")));
-    this.take(rows);
-    this.choose([...this.runs.keys()].find((group) => group === this.shown) ?? [...this.runs.keys()].find(Boolean) ?? "");
+    if (wanted !== this.wanted) return;  // another one was chosen meanwhile
+    this.wanted = undefined;
+    Object.assign(this, { shown, base: -Infinity, seq: Math.max(seq, rows.at(-1)?.seq ?? 0), isOld: false });
+    this.run = new LiveRun(shown, this.names);
+    this.add(rows);
+    this.show();
   }
 
-  runOf(group) {
-    if (!this.runs.has(group)) {
-      const run = new LiveRun(group, this.names);
-      run.add(this.around);
-      this.runs.set(group, run);
-    }
-    return this.runs.get(group);
+  // Rows without a group are in all runs. Those of the others are not kept.
+  add(rows) {
+    const own = rows.filter(({ group }) => !group || group === this.shown);
+    if (!own.length) return false;
+    this.base = Math.max(this.base, own.at(-1).t_us - performance.now() * 1e3);
+    this.stale ||= own.some(({ kind }) => !STEADY.has(kind));
+    return this.run.add(own);
   }
 
-  // Rows without a group are in all runs.
   take(rows) {
     if (!rows.length) return;
-    this.seq = Math.max(this.seq, rows[rows.length - 1].seq);
-    this.base = Math.max(this.base, rows[rows.length - 1].t_us - performance.now() * 1e3);
-    const all = rows.filter((row) => !row.group), groups = Map.groupBy(rows.filter((row) => row.group), (row) => row.group);
-    for (const group of groups.keys()) this.runOf(group);
-    this.around.push(...all);
-    for (const [group, run] of this.runs) {
-      const own = groups.get(group), mine = own && all.length ? rows.filter((row) => !row.group || row.group === group) : own ?? all;
-      if (!mine.length) continue;
-      const changed = run.add(mine);
-      if (group !== this.shown) continue;
-      this.grown = true;
-      this.changed ||= changed;
-      this.stale ||= mine.some(({ kind }) => !STEADY.has(kind));
-    }
+    this.seq = Math.max(this.seq, rows.at(-1).seq);
+    this.changed = this.add(rows) || this.changed;
+    this.grown = true;
   }
 
   async streamed() {
     for (;;) {
-      this.abort = new AbortController();
+      const { signal } = this.abort = new AbortController();
       try {
         this.steady = this.known.member.length <= FEW_MEMBERS;
-        if (await this.api.get("last_event") < this.seq) await this.load();  // another server
+        if (this.wanted !== undefined || this.isOld || await this.api.get("last_event") < this.seq) await this.load();  // or it is another server
         this.state("live", "ok");
-        await this.api.stream(`events?since=${this.seq}&steady=${this.steady}`, this.abort.signal, (rows) => this.take(rows));
+        await this.api.stream(`events?since=${this.seq}&steady=${this.steady}${ofGroup(this.shown)}`, signal, (rows) => this.take(rows));
       } catch (error) {
         if (error.status === 401) this.askToken();
       }
-      if (!this.abort.signal.aborted) this.state("reconnecting", "bad");
-      await new Promise((resolve) => { setTimeout(resolve, this.abort.signal.aborted ? 0 : POLL_MS); });
+      if (!signal.aborted) this.state("reconnecting", "bad");
+      await new Promise((resolve) => { setTimeout(resolve, signal.aborted ? 0 : POLL_MS); });
     }
   }
 
   choose(group) {
-    this.shown = group;
+    this.wanted = group;
+    this.abort?.abort();
+  }
+
+  show() {
+    const { run } = this;
     this.stale = true;
-    const run = this.runOf(group);
     run.endAt(Math.max(run.end, this.now(run)), 1);
     this.section.show(run);
     this.members = new LiveTable(this.part("members"), ["member", "member id", "protocol", "#epoch", "partitions", "#lag", ""], "No member.",
@@ -238,7 +243,7 @@ class LivePage {
     this.suggest({ topic: Object.keys(topics), group: ids, group_id: ids, fault: faults.map((each) => each.fault), node_id: found.broker_up.map((each) => each.broker),
       broker: found.broker_up.map((each) => each.broker), member: (this.memberList ?? []).map((each) => each.member_id) });
     if (this.steady !== this.known.member.length <= FEW_MEMBERS) this.abort.abort();
-    if (this.runs.get(this.shown)?.length > MOST_LIVE_ROWS) await this.load();
+    if (this.run.length > MOST_LIVE_ROWS) this.renew();
   }
 
   // The names of members, as rows have their ids.
@@ -246,7 +251,7 @@ class LivePage {
     const before = this.names.size;
     for (const [id, name] of Object.entries(await this.api.get("member_names"))) this.names.set(id, name);
     if (this.names.size === before) return;
-    for (const run of this.runs.values()) for (const lane of run.lanes) if (this.names.has(lane.name)) lane.label = this.names.get(lane.name);
+    for (const lane of this.run.lanes) if (this.names.has(lane.name)) lane.label = this.names.get(lane.name);
     this.grown = true;
   }
 

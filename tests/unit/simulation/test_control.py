@@ -188,12 +188,16 @@ async def test_steady_heartbeats_are_left_out_if_asked_for(
     one.confirm()
     for _ in range(5):
         await asyncio.to_thread(one.heartbeat)
+    own = await done(http.get("/events?group_id=shipping"))
+    assert {row["group"] for row in own} <= {"", "shipping"}
+    assert "group ''" in await refused(http.get("/events?group_id="), 409)
     every, some = await done(http.get("/events")), await done(http.get("/events?steady=false"))
     assert len(every) > len(some)
     left_out = [row for row in every if row not in some]
     assert {(row["kind"], row["detail"].split()[0]) for row in left_out} == {("heartbeat", "keepalive")}
     app = ControlApp(ServedKafka(kafka.thread, kafka.endpoint))
-    sent = await anext(app._sent(ServedKafka(kafka.thread, kafka.endpoint), 0, has_steady=False))
+    served = ServedKafka(kafka.thread, kafka.endpoint)
+    sent = await anext(app._sent(served, 0, served._wanted_rows(steady=False, group_id=None)))
     assert sent.count(b"data: ") == len(some)
 
 

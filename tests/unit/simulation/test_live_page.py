@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from fencepost import EmbeddedKafka
 from fencepost.simulation.control.documents import shown
@@ -53,12 +54,12 @@ def control_of(kafka: EmbeddedKafka) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def a_member(kafka: EmbeddedKafka, name: str) -> Iterator[Consumer]:
-    """A consumer of the group `billing` that is polled all the time."""
+def a_member(kafka: EmbeddedKafka, name: str, group: str = "billing") -> Iterator[Consumer]:
+    """A consumer of a group that is polled all the time."""
     consumer = Consumer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,
-            "group.id": "billing",
+            "group.id": group,
             "group.protocol": "consumer",
             "client.id": name,
             "log_level": 0,
@@ -232,6 +233,74 @@ def test_records_are_read_some_at_a_time(context: Any, kafka: EmbeddedKafka) -> 
         expect_text(records.get_by_role("row").nth(1), "20")
         assert [each.offset for each in kafka.records("orders", 1, since=100, most=3)] == [100, 101, 102]
         assert kafka.records("orders", 1, since=500) == kafka.records("orders", 1, most=0) == []
+
+
+def test_added_partitions_and_times_that_no_date_has_are_shown(context: Any, kafka: EmbeddedKafka) -> None:
+    kafka.create_topic("a", 2, config={"message.timestamp.after.max.ms": 2**63 - 1})
+    for timestamp_ms in (0, 8_640_000_000_000_000, 8_640_000_000_000_001, 2**62):
+        kafka.produce("a", "x", partition=1, timestamp_ms=timestamp_ms)
+    with control_of(kafka) as url, opened(context, url) as page:
+        partitions = part(page, "partition").locator("option")
+        expect_text(part(page, "topic"), "a")
+        part(page, "topic").select_option("a")
+        expect(partitions).to_have_count(2, timeout=PATIENCE_MS)
+        part(page, "partition").select_option("1")
+        records = part(page, "records")
+        for shown_time in (
+            *("1970-01-01 00:00:00.000", "+275760-09-13 00:00:00.000", "8640000000000001 ms"),
+            "4611686018427388000 ms",
+        ):
+            expect_text(records, shown_time)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
+        admin.create_partitions([NewPartitions("a", 5)])["a"].result(20)
+        expect(partitions).to_have_count(5, timeout=PATIENCE_MS)
+        assert part(page, "partition").input_value() == "1", "the choice stays"
+        kafka.delete_topic("a")
+        kafka.create_topic("a", 1)
+        expect(partitions).to_have_count(1, timeout=PATIENCE_MS)
+
+
+RUN = "document.getElementById('live').page.run"
+HELD = """() => {
+  const { page } = document.getElementById("live"), { api } = page, get = api.get.bind(api);
+  api.get = async (path) => {
+    const found = await get(path);
+    if (path.startsWith("events")) await new Promise((go) => { window.go = go; });
+    return found;
+  };
+  page.begin();
+}"""
+GROUPS_OF_RUN = f"() => [...new Set({RUN}.columns.group)].map((n) => {RUN}.strings[n])"
+
+
+def test_the_page_keeps_the_events_of_one_group_and_each_once(context: Any, kafka: EmbeddedKafka) -> None:
+    with control_of(kafka) as url, opened(context, url) as page:
+        expect_text(part(page, "state"), "live")
+        with a_member(kafka, "client-1"), a_member(kafka, "client-2", "shipping"):
+            for group in ("shipping", "billing"):
+                kafka.group(group).wait_stable(1)
+                part(page, "groups").get_by_role("button", name=group).click()
+                expect_text(part(page, "members-title"), f"Members of {group}")
+                assert {*page.evaluate(GROUPS_OF_RUN)} <= {"", group}
+            # Another try with a token: the events are read again, and more come until they are there.
+            page.evaluate(HELD)
+            page.wait_for_function("() => !!window.go")
+            kafka.group("billing").rebalance()
+            kafka.group("shipping").rebalance()
+            requested = next(row.seq for row in kafka.events() if row.actor == "rebalance")
+            page.evaluate("window.go()")
+            page.wait_for_function(f"seq => {RUN}.seq.includes(seq)", arg=requested)
+            kafka.group("billing").wait_stable(1)
+        expect_text(part(page, "members"), "No member")
+        expected = [row.seq for row in kafka.events(group_id="billing", steady=False)]
+        assert {row.group for row in kafka.events(group_id="billing")} == {"", "billing"}
+        page.wait_for_function(f"seq => {RUN}.seq.at(-1) >= seq", arg=expected[-1])
+        seen = page.evaluate(f"() => {RUN}.seq")
+        assert sorted({*seen}) == sorted(seen)
+        missing = {*expected} - {*seen}
+        ticks = {row.seq for row in kafka.events() if row.kind in {"heartbeat", "commit"}}
+        assert missing <= ticks
+        assert {*page.evaluate(GROUPS_OF_RUN)} <= {"", "billing"}
 
 
 def test_the_page_asks_for_the_token_and_fits_a_phone(
