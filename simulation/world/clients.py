@@ -1,7 +1,7 @@
 """Points in client libraries at which a nemesis disturbs programs: polls, rebalance callbacks, producers.
 
-The methods of aiokafka and of `KIP848Consumer` are wrapped while a run lasts. Outside of a process of a world
-they do what the originals do.
+The methods of aiokafka, of kafka-python and of `KIP848Consumer` are wrapped while a run lasts. Outside of a
+process of a world they do what the originals do.
 
 anyio, aiohttp and servers such as uvicorn iterate over sets of objects that hash by their address. While a
 run lasts these objects hash by a counter, so that a seed gives the same run each time.
@@ -18,6 +18,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any, Final
 
 from fencepost.simulation.world.places import caller_place
@@ -121,6 +122,21 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
     yield KIP848Consumer, "__anext__", _busy_before(KIP848Consumer.__anext__)
 
 
+def blocking_client_methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
+    """Yield those of kafka-python that a module has, whose polls and callbacks block."""
+    found: Any = module
+    if module.__name__ == "kafka.producer.kafka":
+        yield found.TransactionManager, "__init__", _noted(found.TransactionManager.__init__)
+    if module.__name__ == "kafka.consumer.group":
+        consumer = found.KafkaConsumer
+        listener = property(_disturbed_blocking_listener, _set_listener)
+        yield found.SubscriptionState, "rebalance_listener", listener
+        yield consumer, "__init__", _grouped(consumer.__init__)
+        for name in ("commit", "commit_async"):
+            yield consumer, name, _placed(getattr(consumer, name))
+        yield consumer, "poll", _busy_before_blocking(consumer.poll)
+
+
 def _stamped(original: Any) -> Any:
     """Give records of aiokafka's producer their time: its C code asks the machine for it."""
 
@@ -135,7 +151,7 @@ def _stamped(original: Any) -> Any:
 def _noted(original: Any) -> Any:
     """Note the transactional ids of a process, which another producer may take over."""
 
-    def begin(self: Any, transactional_id: str | None, *args: Any, **options: Any) -> None:
+    def begin(self: Any, transactional_id: str | None = None, *args: Any, **options: Any) -> None:
         process = PROCESS.get()
         if process is not None and transactional_id is not None:
             process.transactional_ids[transactional_id] = None
@@ -188,8 +204,26 @@ def _busy_before(original: Any) -> Any:
 
 
 async def _work_on(process: WorldProcess) -> None:
+    await asyncio.sleep(_taken_work_s(process))
+
+
+def _taken_work_s(process: WorldProcess) -> float:
+    """Return for how many seconds the last batch takes longer; 0 the next time."""
     until_us, process.busy_until_us = process.busy_until_us, 0
-    await asyncio.sleep(max(0, until_us - process.host.loop.here_us) / 1e6)
+    return max(0, until_us - process.host.loop.here_us) / 1e6
+
+
+def _busy_before_blocking(original: Any) -> Any:
+    """Do the same for a poll that blocks."""
+
+    @functools.wraps(original)
+    def poll(self: Any, *args: Any, **options: Any) -> Any:
+        process = PROCESS.get()
+        if process is not None and process.busy_until_us:
+            time.sleep(_taken_work_s(process))
+        return original(self, *args, **options)
+
+    return poll
 
 
 class _DisturbedListener:
@@ -232,12 +266,59 @@ def _disturbed_call(original: Any) -> Any:
 
 
 async def _disturbed(process: WorldProcess, callback: Callable[[Any], Any], partitions: Any) -> None:
-    takes_us, process.callback_takes_us = process.callback_takes_us, 0
-    fails, process.callback_fails = process.callback_fails, False
-    if takes_us:
-        await asyncio.sleep(takes_us / 1e6)
-    if fails:
-        raise RuntimeError("the fault callback-error lets this rebalance callback fail")
+    takes_s, fails = _taken_disturbance(process)
+    if takes_s:
+        await asyncio.sleep(takes_s)
+    _fail_if(fails)
     result = callback(partitions)
     if inspect.isawaitable(result):
         await result
+
+
+def _taken_disturbance(process: WorldProcess) -> tuple[float, bool]:
+    """Return for how many seconds the callback takes longer, and true if it fails; nothing the next time."""
+    takes_us, process.callback_takes_us = process.callback_takes_us, 0
+    fails, process.callback_fails = process.callback_fails, False
+    return takes_us / 1e6, fails
+
+
+def _fail_if(fails: bool) -> None:
+    if fails:
+        raise RuntimeError("the fault callback-error lets this rebalance callback fail")
+
+
+class _DisturbedBlockingListener:
+    """The listener of an application of kafka-python, whose next callback takes longer or raises."""
+
+    def __init__(self, listener: Any, process: WorldProcess) -> None:
+        self._listener = listener
+        self._process = process
+
+    def __repr__(self) -> str:
+        return repr(self._listener)
+
+    def __getattr__(self, name: str) -> Any:
+        callback = getattr(self._listener, name)
+
+        def call(partitions: Any) -> Any:
+            takes_s, fails = _taken_disturbance(self._process)
+            time.sleep(takes_s)
+            _fail_if(fails)
+            return callback(partitions)
+
+        async def call_and_wait(partitions: Any) -> None:
+            await call(partitions)
+
+        return call_and_wait if inspect.iscoroutinefunction(callback) else call
+
+
+def _disturbed_blocking_listener(self: Any) -> Any:
+    """Return the listener of a subscription of kafka-python."""
+    process, listener = PROCESS.get(), vars(self).get("rebalance_listener")
+    if listener is None or process is None or not process.callback_is_disturbed:
+        return listener
+    return _DisturbedBlockingListener(listener, process)
+
+
+def _set_listener(self: Any, listener: Any) -> None:
+    vars(self)["rebalance_listener"] = listener

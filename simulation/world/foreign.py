@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 _C_CODE: Final = "its C library has threads and sockets of its own"
 _BLOCKS: Final = "it waits for sockets in the only thread there is"
 _PROCESSES: Final = "another process has no virtual time"
+_OWN_LOOP: Final = "it has an event loop of its own"
 _KAFKA: Final = "aiokafka or fencepost.KIP848Consumer; this client runs on EmbeddedKafka, in real time"
 _NAMED: Final = 'the program by its name, as "shop.main:run", in whose process this client runs'
 _SUBSTITUTE: Final = "a substitute for the other side in the test"
@@ -49,7 +50,8 @@ _FOREIGN: Final[dict[str, ForeignCalls]] = {
     "psycopg.connection_async": ForeignCalls(("AsyncConnection.connect",), _C_CODE, _SUBSTITUTE),
     "psycopg2": ForeignCalls(("connect",), _C_CODE, _SUBSTITUTE),
     "pycurl": ForeignCalls(("Curl", "CurlMulti"), _C_CODE, "httpx or aiohttp"),
-    "trio": ForeignCalls(("run",), "it has an event loop of its own", "asyncio"),
+    "trio": ForeignCalls(("run",), _OWN_LOOP, "asyncio"),
+    "trio.lowlevel": ForeignCalls(("start_guest_run",), _OWN_LOOP, "asyncio"),
     "uvloop": ForeignCalls(("new_event_loop",), _C_CODE, "the event loop that runs"),
     "zmq.sugar.context": ForeignCalls(("Context.__init__",), _C_CODE, _SUBSTITUTE),
 }

@@ -25,6 +25,7 @@ from fencepost.simulation.kernel.loop import OutsideWorld, VirtualFuture, Virtua
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world import wire
 from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.machine import Machine
 from fencepost.simulation.world.network import LOOPBACK
 from fencepost.simulation.world.places import importing_place, place_in, stack_of, user_place
 from fencepost.simulation.world.processes import WorldProcess
@@ -39,7 +40,6 @@ from fencepost.simulation.world.remote import (
 )
 from fencepost.simulation.world.sqlite import connect_patiently
 from fencepost.simulation.world.standstill import MOVED_US, OWN_LIMIT_CPU_S, what_runs_again
-from fencepost.simulation.world.substitutes import Machine
 from fencepost.simulation.world.telling import HELD_US
 from fencepost.simulation.world.threads import Threads
 
@@ -260,12 +260,9 @@ class OwnMachine(Machine):
         self.touch("it draws random numbers")
         return super().seed()
 
-    def _sleep(self, seconds: float) -> None:
-        self.loop.sleep_blocking(seconds)
-
     def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
         """Return a new connection to a database, which waits in virtual time while another one holds it."""
-        connection: sqlite3.Connection = connect_patiently(connect, self._sleep, *args, **options)
+        connection: sqlite3.Connection = connect_patiently(connect, *args, **options)
         return connection
 
     def socket(self, *arguments: Any, **options: Any) -> Any:

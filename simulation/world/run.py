@@ -31,11 +31,12 @@ from fencepost.simulation.world.clients import kinds_in_sets
 from fencepost.simulation.world.crashes import Crash
 from fencepost.simulation.world.folder import own_folder
 from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.machine import Machine
 from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import PROCESS, WorldProcess, outside
 from fencepost.simulation.world.standstill import LIMIT_CPU_S, StandstillWatch, what_runs_again
-from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
+from fencepost.simulation.world.substitutes import substituted, wall_clock
 from fencepost.simulation.world.telling import HeldLoop, waits_of
 from fencepost.simulation.world.world import SimulatedWorld
 

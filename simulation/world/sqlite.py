@@ -5,13 +5,28 @@ from __future__ import annotations
 import datetime
 import functools
 import os
+import re
 import sqlite3
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 _RETRY_S: Final = 0.01
-_FACTORY: Final = 5
-"""The place of the class of connections among the arguments of `sqlite3.connect`."""
+_RETRIED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY)
+_BEGINS_TRANSACTIONS: Final = -1
+"""The value of `Connection.autocommit` with which Python commits and begins transactions by itself."""
+_PARAMETERS: Final = (
+    "database",
+    "timeout",
+    "detect_types",
+    "isolation_level",
+    "check_same_thread",
+    "factory",
+    "cached_statements",
+    "uri",
+)
+"""The parameters of `sqlite3.connect`, in their order."""
+_BUSY_TIMEOUT: Final = re.compile(r"\s*PRAGMA\s+busy_timeout\s*(?:[=(]\s*(\d+)[\s)]*)?;?\s*", re.IGNORECASE)
 _TIMES: Final = ("date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff")
 
 
@@ -54,23 +69,60 @@ def take_clock_and_randomness(connection: sqlite3.Connection) -> None:
     connection.create_function("randomblob", 1, lambda size: os.urandom(max(1, int(size or 0))))
 
 
-class _PatientCursor(sqlite3.Cursor):
-    def execute(self, *arguments: Any) -> Any:
-        return _patiently(self.connection, super().execute, *arguments)
+class PatientCursor(sqlite3.Cursor):
+    """A cursor that waits in Python while another connection holds the database: the other thread may run."""
+
+    def execute(self, statement: str, *arguments: Any) -> Any:
+        """Execute a statement. SQLite's own timeout is always 0: the program's is kept here."""
+        connection: Any = self.connection
+        found = _BUSY_TIMEOUT.fullmatch(statement) if isinstance(statement, str) else None
+        if found is not None:
+            if found[1] is not None:
+                connection.timeout_s = int(found[1]) / 1000
+            statement = f"SELECT {round(connection.timeout_s * 1000)} AS timeout"
+        return _patiently(connection, super().execute, statement, *arguments)
 
     def executemany(self, *arguments: Any) -> Any:
+        """Execute a statement several times."""
         return _patiently(self.connection, super().executemany, *arguments)
+
+    def executescript(self, script: str) -> Any:
+        """Execute several statements. Each waits by itself, so that none is executed again."""
+        connection: Any = self.connection
+        before = connection.isolation_level
+        begins = getattr(connection, "autocommit", _BEGINS_TRANSACTIONS) == _BEGINS_TRANSACTIONS
+        if begins:
+            if connection.in_transaction:
+                connection.commit()
+            connection.isolation_level = None
+        try:
+            for statement in _statements(script):
+                PatientCursor.execute(self, statement).fetchall()
+        finally:
+            if begins:
+                connection.isolation_level = before
+        return self
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Yield the statements of a script."""
+    begin = end = 0
+    while end := script.find(";", end) + 1:
+        if sqlite3.complete_statement(script[begin:end]):
+            yield script[begin:end]
+            begin = end
+    if script[begin:].strip():
+        yield script[begin:]
 
 
 class PatientConnection(sqlite3.Connection):
-    """A connection that waits in Python while another one holds the database, so that its thread may run."""
+    """A connection that waits in Python while another one holds the database."""
 
-    timeout_s: float
-    sleep: Callable[[float], object]
+    timeout_s = 5.0
 
-    def cursor(self, factory: Any = _PatientCursor) -> Any:
-        """Return a cursor that waits, unless it is one of another class."""
-        return super().cursor(factory)
+    def cursor(self, factory: Any = sqlite3.Cursor) -> Any:
+        """Return a cursor that waits."""
+        return super().cursor(_patient(factory, PatientCursor))
 
     def execute(self, *arguments: Any) -> Any:
         """Execute a statement, once no other connection holds what it needs."""
@@ -80,9 +132,28 @@ class PatientConnection(sqlite3.Connection):
         """Execute a statement several times."""
         return self.cursor().executemany(*arguments)
 
+    def executescript(self, script: str) -> Any:
+        """Execute several statements."""
+        return self.cursor().executescript(script)
+
     def commit(self) -> None:
         """Commit, once no other connection reads."""
         _patiently(self, super().commit)
+
+    def blobopen(self, *arguments: Any, **options: Any) -> Any:
+        """Open a blob, once no other connection writes."""
+        return _patiently(self, functools.partial(super().blobopen, **options), *arguments)
+
+    def backup(self, target: Any, *, progress: Any = None, sleep: float = 0.250, **options: Any) -> None:
+        """Copy the database, and sleep while another connection holds it."""
+
+        def step(status: int, *pages: int) -> None:
+            if progress is not None:
+                progress(status, *pages)
+            if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                time.sleep(sleep)
+
+        super().backup(target, progress=step, sleep=0, **options)
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any:
         """Commit, or roll back after an exception."""
@@ -96,6 +167,14 @@ class PatientConnection(sqlite3.Connection):
         return False
 
 
+@functools.cache
+def _patient(given: Any, patient: type) -> Any:
+    """Return a class that waits and is otherwise the given one; a factory that is no class stays as it is."""
+    if not isinstance(given, type):
+        return given
+    return patient if issubclass(patient, given) else type(given.__name__, (given, patient), {})
+
+
 def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> Any:
     """Call, again and again while the database is locked, for as long as the connection may wait."""
     waited_s = 0.0
@@ -103,20 +182,25 @@ def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> An
         try:
             return call(*arguments)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or waited_s >= connection.timeout_s:
+            if error.sqlite_errorcode not in _RETRIED or waited_s >= connection.timeout_s:
                 raise
-        connection.sleep(_RETRY_S)
+        time.sleep(_RETRY_S)
         waited_s += _RETRY_S
 
 
-def connect_patiently(connect: Any, sleep: Callable[[float], object], *args: Any, **options: Any) -> Any:
+def connect_patiently(connect: Any, *args: Any, **options: Any) -> Any:
     """Do what `sqlite3.connect` does, with a connection that waits in virtual time.
 
-    If the program has a class of connections of its own, that waits in real time.
+    If the program makes its connections by a function, they wait in real time.
     """
-    if len(args) > _FACTORY or "factory" in options:
-        return connect(*args, **options)
-    timeout_s = args[1] if len(args) > 1 else options.pop("timeout", 5.0)
-    connection = connect(*args[:1], 0, *args[2:], factory=PatientConnection, **options)
-    connection.timeout_s, connection.sleep = timeout_s, sleep
+    given = dict(zip(_PARAMETERS, args, strict=False))
+    if len(given) < len(args) or given.keys() & options.keys():
+        return connect(*args, **options)  # which says what is wrong
+    given |= options
+    given["factory"] = factory = _patient(given.get("factory", sqlite3.Connection), PatientConnection)
+    if not isinstance(factory, type):
+        return connect(**given)
+    timeout_s = given.pop("timeout", PatientConnection.timeout_s)
+    connection = connect(**given, timeout=0)
+    connection.timeout_s = timeout_s
     return connection

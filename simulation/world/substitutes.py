@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes.util
 import errno
+import functools
 import os
+import platform
 import random
 import resource
 import select
@@ -32,105 +35,22 @@ from typing import Any, Final
 import time_machine
 
 from fencepost.simulation.kernel.loop import OutsideWorld
-from fencepost.simulation.kernel.rng import Draws
-from fencepost.simulation.world.clients import client_methods, set_members
+from fencepost.simulation.world.clients import blocking_client_methods, client_methods, set_members
 from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
-from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.machine import MACHINES, Machine, machine_here
 from fencepost.simulation.world.places import BLOCKS, refusal
-from fencepost.simulation.world.processes import PROCESS, SignalHandler, WorldProcess
-from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
+from fencepost.simulation.world.processes import PROCESS, SignalHandler
 from fencepost.simulation.world.sockets import VirtualSocket
 from fencepost.simulation.world.sqlite import take_clock_and_randomness
-from fencepost.simulation.world.threads import functions_of_threads, joined
+from fencepost.simulation.world.threads import functions_of_threads, methods_of_threads
 from fencepost.simulation.world.tls import plain_object, plain_socket
 
 EPOCH_S: Final = 1_767_225_600
 """The time of day when a run begins: 2026-01-01 00:00 UTC."""
 _NODE: Final = 0x0242AC110002
 """The hardware address that `uuid.uuid1` sees."""
-_PATIENT_READS: Final = 10_000
-"""Reads of the clock at one moment, after which each read takes a microsecond."""
 _THREADS = "a second thread has no virtual time"
 _PROGRAMS = "another program has no virtual time"
-
-
-class Machine:
-    """The machine as the thread of a run sees it."""
-
-    def __init__(self, loop: WorldLoop, draws: Draws) -> None:
-        self.loop = loop
-        self.thread = threading.get_ident()
-        self.random = draws.random("machine")
-        self.seeds = draws.random("machine/seeds")
-        self._read_us = -1
-        self._reads = 0
-
-    @property
-    def process(self) -> WorldProcess | None:
-        """The process that runs; None in the test itself and in brokers."""
-        return PROCESS.get()
-
-    def now_us(self) -> int:
-        """Microseconds since the run began.
-
-        A program that asks again and again waits for the clock to move on, so it then does.
-        """
-        here_us = self.loop.here_us
-        if here_us != self._read_us:
-            self._read_us, self._reads = here_us, 0
-        self._reads += 1
-        if self._reads > _PATIENT_READS and self.process is not None:
-            self.loop.sleep_blocking(0.000_001)
-            self._read_us = self.loop.here_us
-        return here_us
-
-    def urandom(self, size: int) -> bytes:
-        """Return random bytes."""
-        return self.random.randbytes(size)
-
-    def seed(self) -> int:
-        """Return the seed of a generator of random numbers."""
-        return self.seeds.getrandbits(64)
-
-    def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
-        """Return a new connection to a database."""
-        connection: sqlite3.Connection = connect(*args, **options)
-        return connection
-
-    def socket(self, *arguments: Any, **options: Any) -> Any:
-        """Return a new socket on the host of the program that runs."""
-        return VirtualSocket(*arguments, loop=self.loop, host=self.loop.network.here(), **options)
-
-    def poll(self) -> Any:
-        """Return what `select.poll` does."""
-        return VirtualPoll(self.loop)
-
-    def socketpair(self) -> Any:
-        """Refuse: no thread or process could be at the other side."""
-        tcp = "asyncio's streams between hosts of the world"
-        raise refusal("socket.socketpair()", "hosts speak TCP only", tcp)
-
-    def epoll(self) -> Any:
-        """Return what `select.epoll` does."""
-        return VirtualEpoll(self.loop)
-
-    def select(self, wanted: tuple[Any, Any, Any], timeout: float | None) -> Any:
-        """Do what `select.select` does."""
-        return selected(self.loop, wanted, timeout)
-
-    def now_ns(self) -> int:
-        """The same in nanoseconds."""
-        return self.now_us() * 1_000
-
-
-_machines: list[Machine] = []
-"""The run of this process, if one is under way."""
-
-
-def _machine() -> Machine | None:
-    if _machines and _machines[-1].thread == threading.get_ident():
-        return _machines[-1]
-    return None
 
 
 class _Real:
@@ -182,7 +102,7 @@ def wall_clock() -> float:
 
 def _clock(original: Callable[[], Any], *, whole: bool) -> Callable[[], Any]:
     def read() -> Any:
-        machine = _machine()
+        machine = machine_here()
         if machine is None:
             return original()
         return machine.now_ns() if whole else machine.now_us() / 1_000_000
@@ -192,21 +112,21 @@ def _clock(original: Callable[[], Any], *, whole: bool) -> Callable[[], Any]:
 
 
 def _clock_gettime(clock: int) -> float:
-    machine = _machine()
+    machine = machine_here()
     if machine is None or clock == time.CLOCK_REALTIME:  # time_machine has this one
         return _Real.clock_gettime(clock)
     return machine.now_us() / 1_000_000
 
 
 def _clock_gettime_ns(clock: int) -> int:
-    machine = _machine()
+    machine = machine_here()
     if machine is None or clock == time.CLOCK_REALTIME:
         return _Real.clock_gettime_ns(clock)
     return machine.now_ns()
 
 
 def _sleep(seconds: float) -> None:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         _Real.sleep(seconds)
         return
@@ -221,7 +141,7 @@ def _sleep(seconds: float) -> None:
 
 
 def _urandom(size: int) -> bytes:
-    machine = _machine()
+    machine = machine_here()
     return _Real.urandom(size) if machine is None else machine.urandom(size)
 
 
@@ -230,13 +150,13 @@ def _getrandom(size: int, flags: int = 0) -> bytes:
 
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
-    if a is None and (machine := _machine()) is not None and self is not machine.seeds:
+    if a is None and (machine := machine_here()) is not None and self is not machine.seeds:
         a = machine.seed()
     _Real.seed(self, a, version)
 
 
 def _getpid() -> int:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.getpid()
     process = machine.process
@@ -245,13 +165,13 @@ def _getpid() -> int:
 
 def _getrlimit(which: int) -> tuple[int, int]:
     """Let no limit of this machine decide how many virtual sockets there may be."""
-    if _machine() is None or which != resource.RLIMIT_NOFILE:
+    if machine_here() is None or which != resource.RLIMIT_NOFILE:
         return _Real.getrlimit(which)
     return resource.RLIM_INFINITY, resource.RLIM_INFINITY
 
 
 def _connect_sqlite(*args: Any, **options: Any) -> sqlite3.Connection:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         found: sqlite3.Connection = _Real.connect_sqlite(*args, **options)
         return found
@@ -267,10 +187,22 @@ class _SocketType(type):
     """Makes a virtual socket in a run and a real one elsewhere; both count as its instances."""
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
-        machine = _machine()
+        machine = machine_here()
         if machine is None:
             return _Real.tcp_socket(*args, **options)
         return machine.socket(*args, **options)
+
+    def __getattr__(cls, name: str) -> Any:
+        """Return what the real class has; its methods call those of the socket that they get."""
+        original = getattr(_Real.tcp_socket, name)
+        if not callable(original):
+            return original
+
+        @functools.wraps(original)
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            return getattr(self, name)(*args, **options)
+
+        return call
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, VirtualSocket | _Real.tcp_socket) or hasattr(instance, "is_remote")
@@ -279,37 +211,35 @@ class _SocketType(type):
 class _Socket(metaclass=_SocketType):
     """The class that replaces `socket.socket` during a run."""
 
-    sendmsg = VirtualSocket.sendmsg
-
 
 def _socketpair(*args: Any, **options: Any) -> Any:
-    machine = _machine()
+    machine = machine_here()
     return _Real.socketpair(*args, **options) if machine is None else machine.socketpair()
 
 
 def _getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.getaddrinfo(host, port, *args, **options)
     return machine.loop.network.resolve(host, port, *args, **options)
 
 
 def _gethostbyname(name: str) -> str:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.gethostbyname(name)
     return str(machine.loop.network.resolve(name, None)[0][4][0])
 
 
 def _gethostbyname_ex(name: str) -> tuple[str, list[str], list[str]]:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.gethostbyname_ex(name)
     return name, [], [str(each[4][0]) for each in machine.loop.network.resolve(name, None)]
 
 
 def _gethostbyaddr(name: str) -> tuple[str, list[str], list[str]]:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.gethostbyaddr(name)
     network = machine.loop.network
@@ -318,35 +248,35 @@ def _gethostbyaddr(name: str) -> tuple[str, list[str], list[str]]:
 
 
 def _getnameinfo(address: Any, flags: int) -> tuple[str, str]:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.getnameinfo(address, flags)
     return machine.loop.network.name_of(address[0]), str(address[1])
 
 
 def _gethostname() -> str:
-    machine = _machine()
+    machine = machine_here()
     return _Real.gethostname() if machine is None else machine.loop.network.here().name
 
 
 def _getfqdn(name: str = "") -> str:
-    return _Real.getfqdn(name) if _machine() is None else name or _gethostname()
+    return _Real.getfqdn(name) if machine_here() is None else name or _gethostname()
 
 
 def _select(rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None, /) -> Any:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.select_ready(rlist, wlist, xlist, timeout)
     return machine.select((rlist, wlist, xlist), timeout)
 
 
 def _poll() -> Any:
-    machine = _machine()
+    machine = machine_here()
     return _Real.poll() if machine is None else machine.poll()
 
 
 def _epoll(*args: Any, **options: Any) -> Any:
-    machine = _machine()
+    machine = machine_here()
     return _Real.epoll(*args, **options) if machine is None else machine.epoll()
 
 
@@ -356,7 +286,7 @@ def _epoll(*args: Any, **options: Any) -> Any:
 def _all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
     """Return the tasks of the program that runs: others share its loop, but not its process."""
     process = PROCESS.get()
-    if _machine() is None or process is None:
+    if machine_here() is None or process is None:
         return _Real.all_tasks(loop)
     return {task for task in process.tasks if not task.done()}
 
@@ -366,7 +296,7 @@ def _all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Tas
 
 def _signal(number: int, handler: Any) -> Any:
     process = PROCESS.get()
-    if _machine() is None or process is None:
+    if machine_here() is None or process is None:
         return _Real.set_handler(number, handler)
     sig = signal.Signals(number)
     before = _getsignal(sig)
@@ -384,14 +314,14 @@ def _signal(number: int, handler: Any) -> Any:
 
 def _getsignal(number: int) -> Any:
     process = PROCESS.get()
-    if _machine() is None or process is None:
+    if machine_here() is None or process is None:
         return _Real.get_handler(number)
     handler = process.signal_handlers.get(signal.Signals(number))
     return signal.SIG_DFL if handler is None else handler.given
 
 
 def _kill(pid: int, number: int) -> None:
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         _Real.kill(pid, number)
         return
@@ -405,7 +335,7 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _raise_signal(number: int) -> None:
-    if _machine() is None:
+    if machine_here() is None:
         _Real.raise_signal(number)
     else:
         _kill(_getpid(), number)
@@ -416,7 +346,7 @@ def _raise_signal(number: int) -> None:
 
 def _wait_for_thread(self: threading.Condition, timeout: float | None = None) -> bool:
     """Stand in for all waits of `threading`, `queue` and `concurrent.futures`: no thread can end them."""
-    machine = _machine()
+    machine = machine_here()
     if machine is None:
         return _Real.wait_for_thread(self, timeout)
     if timeout is None or PROCESS.get() is None:
@@ -434,7 +364,7 @@ def _wait_for_thread(self: threading.Condition, timeout: float | None = None) ->
 
 def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
     def refuse(*args: Any, **options: Any) -> Any:
-        if _machine() is None:
+        if machine_here() is None:
             return original(*args, **options)
         raise refusal(call, reason, instead)
 
@@ -444,9 +374,27 @@ def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
 
 def _in_world(original: Any, substitute: Any) -> Any:
     def call(*args: Any, **options: Any) -> Any:
-        return (original if _machine() is None else substitute)(*args, **options)
+        return (original if machine_here() is None else substitute)(*args, **options)
 
     return call
+
+
+def _about_the_machine(original: Any) -> Any:
+    """Let a function ask other programs about this machine: the answer is the same in each run.
+
+    Libraries do so when they are imported, such as trio, which httpx imports where it is installed.
+    """
+
+    def ask(*args: Any, **options: Any) -> Any:
+        if machine_here() is None:
+            return original(*args, **options)
+        machine = MACHINES.pop()
+        try:
+            return original(*args, **options)
+        finally:
+            MACHINES.append(machine)
+
+    return ask
 
 
 _OWN_CODE = "world.process() for your own code, or a substitute in the test"
@@ -509,6 +457,8 @@ def _functions(*, is_own_process: bool) -> Iterator[tuple[ModuleType, str, Any]]
     yield signal, "raise_signal", _raise_signal
     yield asyncio, "all_tasks", _all_tasks
     yield sqlite3, "connect", _connect_sqlite
+    yield ctypes.util, "find_library", _about_the_machine(ctypes.util.find_library)
+    yield platform, "processor", _about_the_machine(platform.processor)
     for name, substitute in (("select", _select), ("poll", _poll), ("epoll", _epoll)):
         yield select, name, substitute
     for module, name, reason, instead in _REFUSED:
@@ -523,7 +473,7 @@ def _methods(*, is_own_process: bool) -> Iterator[tuple[type, str, Any]]:
     """Yield each method that has a substitute: its class, its name and the substitute."""
     yield random.Random, "seed", _seed
     if is_own_process:
-        yield threading.Thread, "join", joined
+        yield from methods_of_threads()
     else:
         yield from _methods_without_threads()
     for name in ("PollSelector", "EpollSelector"):
@@ -562,7 +512,7 @@ async def _run_at_once(
     limiter: Any = None,
 ) -> Any:
     """Stand in for anyio's worker threads."""
-    if _machine() is None:
+    if machine_here() is None:
         original = _anyio_threads
         return await original(cls, func, args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
     return await asyncio.get_running_loop().run_in_executor(None, func, *args)
@@ -603,7 +553,9 @@ class _References:
             self.refuse_foreign(module)
 
     def refuse_foreign(self, module: ModuleType) -> None:
-        """Refuse the calls of a module that lead out of the world."""
+        """Refuse the calls of a module that lead out of the world, and let faults reach its other ones."""
+        if self._is_own_process:
+            self.methods.extend(blocking_client_methods(module))
         for call in foreign_calls(module, may_block=self._is_own_process):
             original = getattr(call.owner, call.name)
             substitute = _refusing(original, call.label, call.reason, call.instead)
@@ -639,7 +591,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     :raises OutsideWorld: if a run is under way already.
     """
     global _references, _anyio_threads  # noqa: PLW0603  # one table for the process
-    if _machines:
+    if MACHINES:
         raise OutsideWorld("a simulated world can't run inside of another one")
     if _references is None:
         _references = _References(is_own_process=is_own_process)
@@ -657,7 +609,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     travel = time_machine.travel(EPOCH_S, tick=False)
     traveller = travel.start()
     traveller.time_ns = lambda: EPOCH_S * 1_000_000_000 + machine.now_ns()  # type: ignore[method-assign]
-    _machines.append(machine)
+    MACHINES.append(machine)
     try:
         for names, key, original, substitute in _references.found:
             if not (is_own_process and original in _OF_A_PROCESS):
@@ -672,7 +624,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     finally:
         if imports in sys.meta_path:
             sys.meta_path.remove(imports)
-        _machines.pop()
+        MACHINES.pop()
         for owner, name, original in reversed(before):
             if original is _INHERITED:
                 delattr(owner, name)

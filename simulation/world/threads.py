@@ -10,7 +10,9 @@ from __future__ import annotations
 import _queue
 import _thread
 import asyncio
+import itertools
 import logging
+import multiprocessing
 import queue
 import select
 import signal
@@ -19,6 +21,8 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
@@ -385,6 +389,52 @@ def joined(self: threading.Thread, timeout: float | None = None) -> None:
         _Originals.join(self, timeout)
 
 
+_numbers: Final = itertools.count(1)
+_NUMBER: Final = "_fencepost_number"
+
+
+def _hash_by_number(self: threading.Thread) -> int:
+    """Return the hash of a thread: executors keep theirs in sets, and join them in the order of these."""
+    if _NUMBER not in self.__dict__:
+        self.__dict__[_NUMBER] = next(_numbers)
+    number: int = self.__dict__[_NUMBER]
+    return number
+
+
+class OneProcessQueue(queue.Queue[Any]):
+    """Replaces the queues of `multiprocessing`, between threads: no other process can be started."""
+
+    def _put(self, item: Any) -> None:
+        super()._put(bytes(ForkingPickler.dumps(item)))
+
+    def _get(self) -> Any:
+        return ForkingPickler.loads(super()._get())
+
+    def close(self) -> None:
+        """Do nothing: what was put is there at once."""
+
+    join_thread = cancel_join_thread = close
+
+
+_OF_MULTIPROCESSING: Final[dict[str, Callable[..., Any]]] = {
+    **{
+        name: partial(lambda name, *args: getattr(threading, name)(*args), name)
+        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier")
+    },
+    **dict.fromkeys(("Queue", "JoinableQueue", "SimpleQueue"), OneProcessQueue),
+}
+"""Substitutes for what `multiprocessing` has for several processes, in programs that are one, as libraries
+such as loguru use it."""
+
+
+def methods_of_threads() -> Iterator[tuple[type, str, Any]]:
+    """Yield each method of threads that has a substitute: its class, its name, the substitute."""
+    yield threading.Thread, "join", joined
+    yield threading.Thread, "__hash__", _hash_by_number
+    for name, make in _OF_MULTIPROCESSING.items():
+        yield BaseContext, name, staticmethod(make)
+
+
 def functions_of_threads() -> Iterator[tuple[ModuleType, str, Any]]:
     """Yield each function and class of threads that has a substitute: its module, its name, the substitute.
 
@@ -396,6 +446,8 @@ def functions_of_threads() -> Iterator[tuple[ModuleType, str, Any]]:
     yield _thread, "start_new_thread", start_new_thread
     if hasattr(_thread, "start_joinable_thread"):
         yield _thread, "start_joinable_thread", start_joinable_thread
+    for name, make in _OF_MULTIPROCESSING.items():
+        yield multiprocessing, name, make
     yield _queue, "SimpleQueue", queue._PySimpleQueue  # type: ignore[attr-defined]
 
 

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes.util
 import logging
 import os
+import platform
 import random
 import selectors
 import signal
@@ -187,6 +189,16 @@ def sees_its_machine() -> None:
         waited_s = 0
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         runner.run(tell(sys.argv, repr(sys.stdin.read()), waited_s))
+
+
+def asks_about_its_machine() -> None:
+    """Do what libraries such as trio do when they are imported: other programs of the machine answer."""
+    method: Any = socket.socket.accept
+    with contextlib.closing(socket.create_server(("", 7000))) as server:
+        server.settimeout(2)
+        with contextlib.suppress(TimeoutError):
+            method(server)
+    asyncio.run(tell(ctypes.util.find_library("c"), platform.processor(), method.__doc__, time.monotonic()))
 
 
 def sleeps_on() -> None:

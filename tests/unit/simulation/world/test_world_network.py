@@ -20,8 +20,9 @@ from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Draws, constant
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
 from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.machine import Machine
 from fencepost.simulation.world.network import VirtualNetwork
-from fencepost.simulation.world.substitutes import Machine, substituted
+from fencepost.simulation.world.substitutes import substituted
 
 
 def virtually(main: Callable[[], Awaitable[Any]], *, seed: int = 1, latency_us: int = 1_000) -> Any:

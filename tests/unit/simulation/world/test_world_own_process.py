@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes.util
 import os
+import platform
 import re
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,11 @@ def test_sleep_takes_virtual_time_and_holds_the_loop() -> None:
     assert told("sleeps_in_a_thread")[0] == ["3.0"]
     assert told("counts_early_timers")[0] == ["0"]
     assert told("sees_its_machine")[0] == [f"['{HERE}'] '' 5.0"]
+
+
+def test_libraries_may_ask_about_the_machine() -> None:
+    words = (ctypes.util.find_library("c"), platform.processor(), socket.socket.accept.__doc__, 2.0)
+    assert told("asks_about_its_machine")[0] == [" ".join(map(str, words))]
 
 
 @pytest.mark.parametrize(

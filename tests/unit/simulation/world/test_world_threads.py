@@ -16,11 +16,16 @@ TOPICS = {"orders": 2, "invoices": 1, "told": 1}
 
 
 def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
-    """Run one program to its end; return what it told, and the result."""
+    """Run one program to its end; return what it told, and the result.
+
+    An argument may be behind the name, such as in "uses_loguru:True".
+    """
     found: list[str] = []
+    program, _, argument = program.partition(":")
+    arguments = [argument == "True"] if argument else []
 
     async def test(world: SimulatedWorld) -> None:
-        await world.process("worker", f"{HERE}:{program}").ended()
+        await world.process("worker", f"{HERE}:{program}", *arguments).ended()
         found.extend(record.value.decode() for record in world.records("told") if record.value)
 
     result = run_simulated(test, seed, topics=TOPICS, faults=())
@@ -32,11 +37,19 @@ def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
     [
         ("talks_between_threads", "1.5 2.0 2.5 empty at 4.5 0 2 4 False"),
         ("overlaps_in_an_executor", "[0, 1, 2] [2, 1, 0] 3.0"),
-        ("waits_for_a_database", "execute 2 executemany 2 with 2"),
+        (
+            "waits_for_a_database",
+            "execute 2 3 executemany 2 6 executescript 2 5 cursor 2 3 own 2 3 pragma 2 3 backup 2 0 "
+            "late database is locked 1",
+        ),
         ("uses_aiosqlite", "10 2026-01-01 00:00:00"),
         ("uses_sqlalchemy", "3 True"),
         ("uses_a_queue_listener", "order 0 at 1 order 1 at 2 order 2 at 3 0.0"),
         ("uses_opentelemetry", "2 at 2 1 at 4 2 at 5"),
+        ("uses_loguru:False", "order 1 at 00 1 order 2 at 01 2 2.0"),
+        ("uses_loguru:True", "order 1 at 00 1 order 2 at 00 2 0.0"),
+        ("shares_as_processes_do", "['order'] False True"),
+        ("joins_an_executor", "0 1 2 3 4 5 6 7"),
     ],
 )
 def test_threads_and_libraries_with_threads_run_in_virtual_time(program: str, said: str) -> None:
@@ -59,9 +72,54 @@ def test_threads_that_lock_each_other_out_are_told_with_their_lines() -> None:
     assert "other: tests/unit/simulation/world/thread_programs.py:" in violation.message
 
 
-def test_refusal_in_a_thread_ends_the_run() -> None:
-    (violation,) = told("fails_in_a_thread")[1].violations
-    assert violation.message.startswith("confluent_kafka.Producer() can't run in a simulated world")
+@pytest.mark.parametrize(
+    ("program", "label", "instead"),
+    [
+        ("fails_in_a_thread", "confluent_kafka.Producer()", "aiokafka"),
+        ("forks", "multiprocessing.Queue()", "queue.Queue"),
+    ],
+)
+def test_refusal_ends_the_run(program: str, label: str, instead: str) -> None:
+    (violation,) = told(program)[1].violations
+    assert violation.message.startswith(f"{label} can't run in a simulated world")
+    assert violation.message.partition("). Use ")[2].startswith(instead)
+
+
+_TRIO = {
+    "__init__": "from . import lowlevel\ndef run(main, *args): raise LookupError",
+    "lowlevel": "def start_guest_run(main, *args): raise LookupError",
+}
+
+
+@pytest.mark.parametrize(
+    ("imports", "call", "label"),
+    [
+        ("import trio", "trio.run(main)", "trio.run()"),
+        ("from trio import run", "run(main)", "trio.run()"),
+        ("", "import trio; trio.lowlevel.start_guest_run(main)", "trio.start_guest_run()"),
+    ],
+)
+def test_trio_is_refused_by_its_name(
+    imports: str, call: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    libraries = tmp_path / "site-packages"
+    (libraries / "trio").mkdir(parents=True)
+    for name, text in _TRIO.items():
+        (libraries / "trio" / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(libraries)
+    (tmp_path / "trio_service.py").write_text(
+        f"{imports}\nasync def main(): pass\ndef run_service():\n    {call}\n"
+    )
+
+    async def test(world: SimulatedWorld) -> None:
+        await world.process("worker", "trio_service:run_service").ended()
+
+    (violation,) = run_simulated(test, 1, topics=TOPICS, faults=()).violations
+    assert violation.message.startswith(
+        f"{label} can't run in a simulated world: it has an event loop of its own"
+    )
+    assert "trio_service.py:4 in run_service). Use asyncio" in violation.message
 
 
 def test_main_thread_handles_signals_and_the_process_waits_for_others() -> None:
@@ -97,6 +155,26 @@ def test_blocking_clients_reach_a_server_with_threads() -> None:
     results = [run_simulated(test, 1, topics=TOPICS, faults=()) for _ in range(2)]
     assert results[0].violations == []
     assert len({each.digest for each in results}) == 1
+
+
+def test_faults_reach_kafka_python() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        await world.produce("orders", "order", key="0")
+        worker = world.process("worker", f"{HERE}:polls_by_kafka_python")
+        assert worker.process is not None
+        worker.process.callback_takes_us = 5_000_000
+        await asyncio.sleep(10)
+        assert list(worker.process.group_ids) == ["billing"]
+        worker.stall(world.loop.now_us + 20_000_000)
+        await asyncio.sleep(5)
+        await world.produce("orders", "order", key="1")
+        await worker.ended()
+        (told,) = world.records("told")
+        assert told.value == b"assigned at 8 order at 8 order at 30"
+
+    result = run_simulated(test, 1, topics=TOPICS, faults=())
+    assert result.violations == []
+    assert result.crashes == []
 
 
 def test_kafka_python_survives_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ import concurrent.futures
 import contextlib
 import logging
 import logging.handlers
+import multiprocessing
 import queue
 import signal
 import socket
@@ -16,11 +17,13 @@ import sqlite3
 import threading
 import time
 import urllib.request
+from collections.abc import Callable
 from typing import Any
 
 import aiosqlite
 import confluent_kafka
 import kafka
+import loguru
 import prometheus_client
 import requests
 from opentelemetry.sdk.trace import TracerProvider
@@ -164,9 +167,12 @@ def receives_during_a_signal() -> None:
     asyncio.run(tell(found.decode(), len(signals), round(at, 1)))
 
 
+class OwnConnection(sqlite3.Connection):
+    """A connection as a program extends it."""
+
+
 def waits_for_a_database() -> None:
     """Use each way to write while another thread's transaction lasts."""
-    names = ("execute", "executemany", "with")
 
     def holds(name: str, begun: threading.Event) -> None:
         with sqlite3.connect(f"{name}.db") as connection:
@@ -174,9 +180,24 @@ def waits_for_a_database() -> None:
             begun.set()
             time.sleep(2)
 
+    insert = "INSERT INTO orders VALUES (2)"
+    ways: dict[str, Callable[[sqlite3.Connection], object]] = {
+        "execute": lambda each: each.execute(insert),
+        "executemany": lambda each: each.executemany("INSERT INTO orders VALUES (?)", [(2,), (3,)]),
+        "executescript": lambda each: each.executescript(
+            f"BEGIN; /* ; */ {insert}; COMMIT; {insert}; SELECT 1"
+        ),
+        "cursor": lambda each: each.cursor().executescript(f"{insert};"),
+        "own": lambda each: each.execute(insert),
+        "pragma": lambda each: each.execute("PRAGMA busy_timeout = 30000") and each.execute(insert),
+        "backup": lambda each: sqlite3.connect("copy.db").backup(each),
+        "late": lambda each: each.execute(insert),
+    }
     seen: list[str] = []
-    for name in names:
-        connection = sqlite3.connect(f"{name}.db")
+    for name, way in ways.items():
+        own: dict[str, Any] = {"factory": OwnConnection} if name == "own" else {}
+        connection = sqlite3.connect(f"{name}.db", timeout=1 if name in ("late", "pragma") else 5, **own)
+        assert isinstance(connection, OwnConnection if own else sqlite3.Connection)
         connection.execute("CREATE TABLE orders (number INTEGER)")
         connection.commit()
         begun = threading.Event()
@@ -184,16 +205,18 @@ def waits_for_a_database() -> None:
         thread.start()
         begun.wait()
         before = time.monotonic()
-        if name == "execute":
-            connection.execute("INSERT INTO orders VALUES (2)")
-        elif name == "executemany":
-            connection.executemany("INSERT INTO orders VALUES (?)", [(2,), (3,)])
-        else:
-            with connection:
-                connection.cursor().execute("INSERT INTO orders VALUES (2)")
-        seen.append(f"{name} {round(time.monotonic() - before)}")
-        connection.commit()
-        thread.join()
+        try:
+            way(connection)
+            lasted = round(time.monotonic() - before)
+            thread.join()
+            connection.commit()
+            count = (
+                0 if name == "backup" else connection.execute("SELECT sum(number) FROM orders").fetchone()[0]
+            )
+            seen.append(f"{name} {lasted} {count}")
+        except sqlite3.OperationalError as error:
+            seen.append(f"{name} {error} {round(time.monotonic() - before)}")
+            thread.join()
     asyncio.run(tell(*seen))
 
 
@@ -252,6 +275,62 @@ def uses_a_queue_listener() -> None:
     asyncio.run(tell(*kept, written))
 
 
+def uses_loguru(enqueue: bool) -> None:
+    """Log from two threads to a sink that takes a second."""
+    kept: list[str] = []
+
+    def sink(message: Any) -> None:
+        time.sleep(1)
+        kept.append(f"{message.record['message']} at {message.record['time']:%S} {time.monotonic():.0f}")
+
+    loguru.logger.remove()
+    number = loguru.logger.add(sink, enqueue=enqueue)
+    thread = threading.Thread(target=loguru.logger.info, args=("order 1",))
+    thread.start()
+    thread.join()
+    loguru.logger.info("order {}", 2)
+    written = time.monotonic()
+    loguru.logger.complete()
+    loguru.logger.remove(number)
+    asyncio.run(tell(*kept, written))
+
+
+def shares_as_processes_do() -> None:
+    """Use what `multiprocessing` has, in one process."""
+    orders: Any = multiprocessing.get_context("spawn").Queue(2)
+    lock, seen = multiprocessing.Lock(), multiprocessing.Event()
+    own = ["order"]
+
+    def work() -> None:
+        with lock:
+            orders.put(own)
+        seen.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    found = orders.get(timeout=5)
+    seen.wait()
+    thread.join()
+    orders.close()
+    orders.join_thread()
+    asyncio.run(tell(found, found is own, orders.empty()))
+
+
+def forks() -> None:
+    with concurrent.futures.ProcessPoolExecutor(1) as executor:
+        executor.submit(print)
+
+
+def joins_an_executor() -> None:
+    """Tell the order in which an executor joins threads, which are in a set."""
+    executor = concurrent.futures.ThreadPoolExecutor(8)
+    everything_began = threading.Barrier(8)
+    list(executor.map(lambda _: everything_began.wait(), range(8)))
+    told_apart = [each.name.rpartition("_")[2] for each in executor._threads]
+    executor.shutdown()
+    asyncio.run(tell(*told_apart))
+
+
 def uses_opentelemetry() -> None:
     exported: list[str] = []
 
@@ -287,6 +366,19 @@ def asks_by_requests(host: str) -> None:
     asyncio.run(tell("orders_total 3.0" in found or found))
 
 
+class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
+    """Notes how long its callbacks are held, which another thread of the client calls."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    def on_partitions_revoked(self, revoked: Any) -> None:
+        self.called.append("revoked")
+
+    def on_partitions_assigned(self, assigned: Any) -> None:
+        self.called.append(f"assigned at {time.monotonic():.0f}")
+
+
 def copies_by_kafka_python() -> None:
     """Write an invoice for each order, with a client that blocks."""
     producer = kafka.KafkaProducer(bootstrap_servers="kafka:9092", acks="all")
@@ -300,6 +392,21 @@ def copies_by_kafka_python() -> None:
     for record in consumer:
         producer.send("invoices", record.value, key=record.key).get(timeout=30)
         consumer.commit()
+
+
+def polls_by_kafka_python() -> None:
+    """Tell when each order was read, and when partitions were assigned."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers="kafka:9092", group_id="billing", auto_offset_reset="earliest"
+    )
+    listener = Listener()
+    consumer.subscribe(["orders"], listener=listener)
+    found: list[str] = []
+    while len(found) < 2:
+        for records in consumer.poll(timeout_ms=1000).values():
+            found.extend(f"{record.value.decode()} at {time.monotonic():.0f}" for record in records)
+    consumer.close()
+    asyncio.run(tell(listener.called[1], *found))
 
 
 def asks_by_tls(host: str) -> None:
