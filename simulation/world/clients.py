@@ -124,13 +124,13 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
 
 def blocking_client_methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
     """Yield those of kafka-python that a module has, whose polls and callbacks block."""
-    found: Any = module
-    if module.__name__ == "kafka.producer.kafka":
-        yield found.TransactionManager, "__init__", _noted(found.TransactionManager.__init__)
+    found = vars(module)
+    if module.__name__ == "kafka.producer.kafka" and (manager := found.get("TransactionManager")) is not None:
+        yield manager, "__init__", _noted(manager.__init__)
     if module.__name__ == "kafka.consumer.group":
-        consumer = found.KafkaConsumer
+        consumer = found["KafkaConsumer"]
         listener = property(_disturbed_blocking_listener, _set_listener)
-        yield found.SubscriptionState, "rebalance_listener", listener
+        yield found["SubscriptionState"], "rebalance_listener", listener
         yield consumer, "__init__", _grouped(consumer.__init__)
         for name in ("commit", "commit_async"):
             yield consumer, name, _placed(getattr(consumer, name))

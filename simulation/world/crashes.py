@@ -90,8 +90,8 @@ def crash_of(program: str, at_s: float, error: BaseException) -> Crash:
 
 
 def _short(error: BaseException) -> str:
-    """Return the first line of an error's text; libraries put whole pages into some."""
-    text = str(error).replace("\\n", "\n").partition("\n")[0]
+    """Return the first line with words of an error's text; libraries put whole pages into some."""
+    text = str(error).replace("\\n", "\n").strip().partition("\n")[0]
     return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
 
 

@@ -19,6 +19,7 @@ _PROCESSES: Final = "another process has no virtual time"
 _OWN_LOOP: Final = "it has an event loop of its own"
 _KAFKA: Final = "aiokafka or fencepost.KIP848Consumer; this client runs on EmbeddedKafka, in real time"
 _NAMED: Final = 'the program by its name, as "shop.main:run", in whose process this client runs'
+_WORKERS: Final = "threads, or call world.process() once for each worker"
 _SUBSTITUTE: Final = "a substitute for the other side in the test"
 
 
@@ -42,7 +43,7 @@ _FOREIGN: Final[dict[str, ForeignCalls]] = {
     "kafka.admin.client": ForeignCalls(("KafkaAdminClient.__init__",), _BLOCKS, _NAMED),
     "kafka.consumer.group": ForeignCalls(("KafkaConsumer.__init__",), _BLOCKS, _NAMED),
     "kafka.producer.kafka": ForeignCalls(("KafkaProducer.__init__",), _BLOCKS, _NAMED),
-    "multiprocessing.process": ForeignCalls(("BaseProcess.start",), _PROCESSES, "threads"),
+    "multiprocessing.process": ForeignCalls(("BaseProcess.start",), _PROCESSES, _WORKERS),
     "multiprocessing.queues": ForeignCalls(
         ("Queue.__init__", "SimpleQueue.__init__", "JoinableQueue.__init__"), _PROCESSES, "queue.Queue"
     ),

@@ -44,6 +44,8 @@ LOOK_S: Final = 4
 """The interval in which the world looks at a silent process, in seconds of the machine."""
 STACKS_SIGNAL: Final = getattr(signal, "SIGRTMIN", 34) + 7
 """The signal at which a process writes the stacks of its threads to the world, whatever it does."""
+_MOST_REASONS: Final = 3
+"""The reasons that a report has, at most, why a program is imported anew."""
 _ASGI: Final = ["scope", "receive", "send"]
 """The parameters of a function that is an ASGI application."""
 
@@ -305,7 +307,9 @@ def _imports(spec: ProgramSpec, machine: Any) -> str:
     machine.imported()
     if not spec.attribute:
         return "it is run as python -m runs it"
-    return "; ".join(machine.touched)
+    found = list(machine.touched)
+    more = [f"and {len(found) - _MOST_REASONS} more"] if len(found) > _MOST_REASONS else []
+    return "; ".join(found[:_MOST_REASONS] + more)
 
 
 # -- the process of a program -------------------------------------------------------------------------
@@ -457,6 +461,13 @@ def _serve_http(app: Any, port: int) -> None:
     """Run an ASGI application by uvicorn."""
     if importlib.util.find_spec("uvicorn") is None:
         raise _NoProgram("an ASGI application is served by uvicorn, which is not installed; install it")
+    workers = os.environ.get("WEB_CONCURRENCY", "1")
+    if workers != "1":
+        raise OutsideWorld(
+            f"uvicorn can't run with WEB_CONCURRENCY={workers} in a simulated world: its workers are further "
+            "processes, which have no virtual time. Unset the variable, and call world.process() once for "
+            "each worker"
+        )
     uvicorn: Any = importlib.import_module("uvicorn")
     uvicorn.run(app, host="0.0.0.0", port=port)
 

@@ -441,6 +441,8 @@ def functions_of_threads() -> Iterator[tuple[ModuleType, str, Any]]:
     All others, such as conditions, queues and executors, are Python's own, on top of these.
     """
     yield _thread, "allocate_lock", Lock
+    if hasattr(_thread, "lock"):
+        yield _thread, "lock", Lock  # which is `threading.Lock` since Python 3.13
     yield _thread, "RLock", threading._RLock
     yield threading, "RLock", threading._RLock
     yield _thread, "start_new_thread", start_new_thread

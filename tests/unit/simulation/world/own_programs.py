@@ -243,6 +243,40 @@ async def web(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.body", "body": b"hello"})
 
 
+DONE: list[str] = []
+
+
+async def shop(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application with a lifespan. Its response is the port of the client's connection."""
+    if scope["type"] == "lifespan":
+        while (await receive())["type"] == "lifespan.startup":
+            await tell("up")
+            await send({"type": "lifespan.startup.complete"})
+        await tell("down after", *DONE)
+        await send({"type": "lifespan.shutdown.complete"})
+        return
+    if scope["path"] == "/slow":
+        await asyncio.sleep(3)
+    DONE.append(scope["path"])
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": str(scope["client"][1]).encode()})
+
+
+async def buys(host: str) -> None:
+    """Use one client for several requests: uvicorn keeps its connection for five seconds."""
+    async with httpx.AsyncClient(base_url=f"http://{host}:8000") as client:
+        await asyncio.sleep(1)
+        ports = [(await client.get("/")).text for _ in range(3)]
+        await asyncio.sleep(3)
+        ports.append((await client.get("/")).text)
+        await asyncio.sleep(7)
+        ports.append((await client.get("/slow")).text)
+        with contextlib.suppress(httpx.TransportError):
+            ports.append((await client.get("/")).text)
+    numbers = list(dict.fromkeys(ports))
+    await tell(*(numbers.index(each) for each in ports), f"{time.monotonic():.0f}")
+
+
 async def asks_the_web(host: str) -> None:
     async with httpx.AsyncClient() as client:
         while True:

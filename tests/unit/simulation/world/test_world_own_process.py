@@ -236,6 +236,41 @@ def test_programs_reach_each_other(program: str, server: str, said: bytes) -> No
     assert play(test).violations == []
 
 
+def test_uvicorn_serves_keeps_connections_and_ends_as_in_production() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        server = world.process("server", f"{HERE}:shop")
+        client = world.process("client", f"{HERE}:buys", "server")
+        await asyncio.sleep(12.5)
+        await server.stop()  # while it works on a request
+        await client.ended()
+        said = sorted((each.value or b"").decode() for each in world.records("told"))
+        assert said == ["0 0 0 0 1 14", "down after / / / / /slow", "up"]
+
+    result = play(test)
+    assert (result.violations, result.crashes) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("program", "variable", "said"),
+    [
+        ("uvicorn", "", "multiprocessing.BaseProcess.start() can't run"),
+        (f"{HERE}:shop", "2", "uvicorn can't run with WEB_CONCURRENCY=2 in a simulated world"),
+    ],
+)
+def test_several_workers_are_refused(
+    program: str, variable: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", variable or "1")
+
+    async def test(world: SimulatedWorld) -> None:
+        options = () if variable else (f"{HERE}:shop", "--workers", "2")
+        await world.process("server", program, *options).ended()
+
+    (violation,) = play(test).violations
+    assert violation.message.startswith(said)
+    assert "world.process() once for each worker" in violation.message
+
+
 # -- imports -----------------------------------------------------------------------------------------
 
 
