@@ -7,11 +7,10 @@ import os
 import select
 import selectors
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fencepost.simulation.world.sockets import WINDOW, Address
-from fencepost.simulation.world.tls import PlainTls
+from fencepost.simulation.world.sockets import WINDOW, Address, TcpSocket
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.inner import WorldLink
@@ -67,7 +66,7 @@ _PASSED_ON: Final = frozenset(
 )
 
 
-class RemoteSocket(PlainTls):
+class RemoteSocket(TcpSocket):
     """A socket of the world, which the process reaches through its link."""
 
     is_remote = True
@@ -142,26 +141,9 @@ class RemoteSocket(PlainTls):
         """Send as much as there is room for."""
         return int(self._patiently(WRITE, "send", bytes(memoryview(data).cast("B")[:WINDOW])))
 
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all."""
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[self.send(view) :]
-
-    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
-        """Send several buffers as one."""
-        return self.send(b"".join(buffers))
-
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return what has arrived."""
         return bytes(self._patiently(READ, "recv", size))
-
-    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        """Put what has arrived into a buffer."""
-        view = memoryview(buffer).cast("B")
-        found = self.recv(size or len(view))
-        view[: len(found)] = found
-        return len(found)
 
     def _real_close(self) -> None:
         """Close it, once its files are closed."""
@@ -173,48 +155,10 @@ class RemoteSocket(PlainTls):
         """Return the descriptor."""
         return self._fd
 
-    @property
-    def timeout(self) -> float | None:
-        """For how many seconds calls wait."""
-        return self._timeout
-
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in _PASSED_ON:
             raise AttributeError(name)
         return lambda *arguments: self._call(name, *arguments)
-
-    def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
-        return self._fd
-
-    def setblocking(self, flag: bool) -> None:
-        """Set whether calls wait."""
-        self._timeout = None if flag else 0.0
-
-    def getblocking(self) -> bool:
-        """Return true if calls wait."""
-        return self._timeout != 0.0
-
-    def settimeout(self, value: float | None) -> None:
-        """Set for how many seconds calls wait."""
-        self._timeout = value
-
-    def gettimeout(self) -> float | None:
-        """Return the timeout."""
-        return self._timeout
-
-    def get_inheritable(self) -> bool:
-        """Return false: there is no other process that could inherit it."""
-        return False
-
-    def set_inheritable(self, inheritable: bool) -> None:
-        """Do nothing."""
-
-    def __enter__(self) -> RemoteSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<RemoteSocket fd={self._fd}>"

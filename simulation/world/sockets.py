@@ -13,7 +13,7 @@ import socket
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.world.places import BLOCKS, refusal
@@ -102,7 +102,74 @@ class TcpPipe:
         """True if the end of the stream was sent."""
 
 
-class VirtualSocket(PlainTls):
+class TcpSocket(PlainTls):
+    """What all sockets of a world have in common: their settings, and calls that are made of others."""
+
+    _fd: int
+    _timeout: float | None
+    if TYPE_CHECKING:
+
+        def send(self, data: Any, flags: int = 0) -> int: ...  # noqa: D102  # each says it
+        def recv(self, size: int, flags: int = 0) -> bytes: ...  # noqa: D102
+        def close(self) -> None: ...  # noqa: D102
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[self.send(view) :]
+
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
+        """Send several buffers as one."""
+        return self.send(b"".join(buffers))
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        """Put what has arrived into a buffer; returns the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        found = self.recv(size or len(view))
+        view[: len(found)] = found
+        return len(found)
+
+    def fileno(self) -> int:
+        """The descriptor; -1 once it is closed."""
+        return self._fd
+
+    def setblocking(self, flag: bool) -> None:
+        """Set whether calls wait."""
+        self._timeout = None if flag else 0.0
+
+    def getblocking(self) -> bool:
+        """Return true if calls wait."""
+        return self._timeout != 0.0
+
+    def settimeout(self, value: float | None) -> None:
+        """Set for how many seconds calls wait; 0 means not to wait."""
+        self._timeout = value
+
+    def gettimeout(self) -> float | None:
+        """Return the timeout."""
+        return self._timeout
+
+    @property
+    def timeout(self) -> float | None:
+        """For how many seconds calls wait."""
+        return self._timeout
+
+    def get_inheritable(self) -> bool:
+        """Return false: there is no other process that could inherit it."""
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class VirtualSocket(TcpSocket):
     """A TCP socket of a host in a simulated world. It never blocks: asyncio's loop waits for it."""
 
     def __init__(
@@ -366,16 +433,6 @@ class VirtualSocket(PlainTls):
         self.network.transmit(out, segment)
         return len(segment)
 
-    def sendall(self, data: Any, flags: int = 0) -> None:
-        """Send all, if there is room for it."""
-        view = memoryview(data).cast("B")
-        while view:
-            view = view[self.send(view) :]
-
-    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
-        """Send several buffers as one."""
-        return self.send(b"".join(buffers))
-
     def recv(self, size: int, flags: int = 0) -> bytes:
         """Return what has arrived, at most `size` bytes; nothing means the end."""
         self._open()
@@ -415,13 +472,6 @@ class VirtualSocket(PlainTls):
     def _took(self, size: int) -> None:
         if self.incoming is not None:
             self.network.acknowledge(self.incoming, size)
-
-    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
-        """Put what has arrived into a buffer; returns the number of bytes."""
-        view = memoryview(buffer).cast("B")
-        found = self.recv(size or len(view))
-        view[: len(found)] = found
-        return len(found)
 
     def shutdown(self, how: int) -> None:
         """End what is sent, or read, or both."""
@@ -471,20 +521,10 @@ class VirtualSocket(PlainTls):
         """Refuse: a file blocks."""
         raise refusal("socket.makefile()", BLOCKS, "asyncio's streams")
 
-    def __enter__(self) -> VirtualSocket:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def __repr__(self) -> str:
         return f"<VirtualSocket fd={self._fd} {self.host.name} {self.local} -> {self.remote}>"
 
     # -- settings -----------------------------------------------------------------------------------------
-
-    def fileno(self) -> int:
-        """The descriptor; -1 once it is closed."""
-        return self._fd
 
     def getsockname(self) -> Address:
         """Its own address and port."""
@@ -495,22 +535,6 @@ class VirtualSocket(PlainTls):
         if self.remote is None or self.connecting:
             raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
         return self.remote
-
-    def setblocking(self, flag: bool) -> None:
-        """Set whether calls may block. Calls that would block are then refused."""
-        self._timeout = None if flag else 0.0
-
-    def getblocking(self) -> bool:
-        """Return true if calls may block."""
-        return self._timeout != 0.0
-
-    def settimeout(self, value: float | None) -> None:
-        """Set the timeout, like a real socket; 0 means not to block."""
-        self._timeout = value
-
-    def gettimeout(self) -> float | None:
-        """Return the timeout."""
-        return self._timeout
 
     def setsockopt(self, level: int, option: int, value: Any, *_: Any) -> None:
         """Keep an option; the sizes of buffers have an effect."""
@@ -529,10 +553,3 @@ class VirtualSocket(PlainTls):
             number, self.error = self.error, 0
             return number
         return self._options.get((level, option), 0)
-
-    def get_inheritable(self) -> bool:
-        """Return false: there is no other process that could inherit it."""
-        return False
-
-    def set_inheritable(self, inheritable: bool) -> None:
-        """Do nothing."""

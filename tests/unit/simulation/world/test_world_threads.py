@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from fencepost import SimulatedWorld, WorldResult, run_simulated
 
 pytestmark = pytest.mark.processes
 HERE = "tests.unit.simulation.world.thread_programs"
+HAS_LOGURU = pytest.mark.skipif(find_spec("loguru") is None, reason="loguru is not installed")
 TOPICS = {"orders": 2, "invoices": 1, "told": 1}
 
 
@@ -46,8 +48,8 @@ def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
         ("uses_sqlalchemy", "3 True"),
         ("uses_a_queue_listener", "order 0 at 1 order 1 at 2 order 2 at 3 0.0"),
         ("uses_opentelemetry", "2 at 2 1 at 4 2 at 5"),
-        ("uses_loguru:False", "order 1 at 00 1 order 2 at 01 2 2.0"),
-        ("uses_loguru:True", "order 1 at 00 1 order 2 at 00 2 0.0"),
+        pytest.param("uses_loguru:False", "order 1 at 00 1 order 2 at 01 2 2.0", marks=HAS_LOGURU),
+        pytest.param("uses_loguru:True", "order 1 at 00 1 order 2 at 00 2 0.0", marks=HAS_LOGURU),
         ("shares_as_processes_do", "['order'] False True"),
         ("joins_an_executor", "0 1 2 3 4 5 6 7"),
     ],

@@ -23,7 +23,6 @@ from typing import Any
 import aiosqlite
 import confluent_kafka
 import kafka
-import loguru
 import prometheus_client
 import requests
 from opentelemetry.sdk.trace import TracerProvider
@@ -277,6 +276,8 @@ def uses_a_queue_listener() -> None:
 
 def uses_loguru(enqueue: bool) -> None:
     """Log from two threads to a sink that takes a second."""
+    import loguru
+
     kept: list[str] = []
 
     def sink(message: Any) -> None:
