@@ -1,4 +1,4 @@
-"""The CPU time of each file of tests, with that of the processes that its tests start."""
+"""The CPU time of each file of tests, with that of its processes, and where workers wait."""
 
 from __future__ import annotations
 
@@ -50,6 +50,8 @@ class Costs:
 
     def __init__(self) -> None:
         self._files: dict[str, float] = defaultdict(float)
+        self._lasted: dict[str, float] = defaultdict(float)
+        self._ends: dict[str, float] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, object, object]:
@@ -64,6 +66,8 @@ class Costs:
             item.user_properties.append((_PROPERTY, cpu_s(item) - item.stash[_BEGAN]))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._lasted[report.location[0]] += report.duration
+        self._ends[getattr(report, "worker_id", "main")] = report.stop
         if report.when == "teardown":
             self._files[report.location[0]] += sum(
                 float(str(value)) for name, value in report.user_properties if name == _PROPERTY
@@ -73,4 +77,8 @@ class Costs:
         terminalreporter.section(f"CPU seconds of {SHOWN} files, of {sum(self._files.values()):.0f} in all")
         most = sorted(self._files.items(), key=lambda each: -each[1])
         for file, seconds in most[:SHOWN]:
-            terminalreporter.write_line(f"{seconds:7.1f} {file}")
+            waits = self._lasted[file] - seconds
+            terminalreporter.write_line(f"{seconds:7.1f} {file}" + f" waits for {waits:.0f} s" * (waits > 10))
+        last = max(self._ends.values(), default=0.0)
+        idle = ", ".join(f"{name} {last - end:.0f} s" for name, end in sorted(self._ends.items()))
+        terminalreporter.write_line(f"workers without a test at the end: {idle}")
