@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tests.watchdog import may_start_processes
 SHOWN = 25
 _PROPERTY = "cpu_s"
 _BEGAN = pytest.StashKey[float]()
-_PROCESSES = Path("/proc")
 _FIRST_TIME = 11
 """Number of fields of a process's `stat` between its command and the first of four times."""
 
@@ -31,18 +30,19 @@ def cpu_s(item: pytest.Item) -> float:
     total = sum(each.ru_utime + each.ru_stime for each in own)
     if not may_start_processes(item):
         return total
-    children, times = defaultdict(list), {}
-    for path in _PROCESSES.glob("[0-9]*"):
+    for child in _descendants(str(os.getpid())):
         with contextlib.suppress(OSError):  # it has ended
-            fields = (path / "stat").read_text(errors="replace").rpartition(")")[2].split()[1:]
-            children[int(fields[0])].append(int(path.name))
-            times[int(path.name)] = sum(map(int, fields[_FIRST_TIME - 1 : _FIRST_TIME + 3]))
-    left = children[os.getpid()]
-    while left:
-        child = left.pop()
-        total += times[child] / os.sysconf("SC_CLK_TCK")
-        left += children[child]
+            fields = Path(f"/proc/{child}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            total += sum(map(int, fields[_FIRST_TIME : _FIRST_TIME + 4])) / os.sysconf("SC_CLK_TCK")
     return total
+
+
+def _descendants(pid: str) -> Iterator[str]:
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for child in file.read_text().split():
+                yield child
+                yield from _descendants(child)
 
 
 class Costs:
