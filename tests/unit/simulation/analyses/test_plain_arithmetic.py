@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
+from tests.unit.simulation.analyses.compared_views import compare_views
 from tests.unit.simulation.analyses.plain_arithmetic import (
     Told,
     downtime,
@@ -69,6 +71,7 @@ class Ran(NamedTuple):
 class Library(NamedTuple):
     """All of them, and the tables over their traces."""
 
+    folder: Path
     runs: dict[str, Ran]
     tables: dict[str, dict[str, list[dict[str, Any]]]]
     """By table and scenario."""
@@ -102,7 +105,7 @@ def library(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Li
         tables[table] = defaultdict(list)
         for row in rows:
             tables[table][row["scenario"]].append(row)
-    return Library(dict(runs), tables, on_spark, here)
+    return Library(folder, dict(runs), tables, on_spark, here)
 
 
 @pytest.mark.parametrize("table", ANALYSES)
@@ -260,6 +263,11 @@ def test_windows_of_the_judge_are_in_the_table(library: Library, name: str) -> N
         if figure.startswith("two_active_") and figure.endswith("_count"):
             window = figure.removeprefix("two_active_").removesuffix("_count").replace("_", " ")
             assert rows[window]["count"] >= count
+
+
+@pytest.mark.parametrize("name", library_names())
+def test_views_of_each_scenario_are_what_plain_python_finds(library: Library, name: str) -> None:
+    compare_views(pq.read_table(library.folder / f"{name}-{SEEDS[0]}.parquet"))
 
 
 def test_there_is_something_to_agree_on(library: Library) -> None:

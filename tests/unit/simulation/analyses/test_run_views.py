@@ -1,4 +1,4 @@
-"""Every scenario of the library: the views of a run are those that plain Python finds in the same rows."""
+"""The views of a run are those that plain Python finds in the same rows."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import pytest
 from fencepost.simulation.analyses.run_pass import rows_of_task, take_rows
 from fencepost.simulation.analyses.run_views import RUN_VIEWS, RunViews, columns_of, version
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import library_names, load_any
+from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import LOG_WORLD, Row
 from tests.unit.simulation.analyses.compared_views import compare_views, table_of
 
 SEED = 4
-SHORT = ("coordinator-failover", "rolling-migration", "sac-churn", "streams-standby-tasks", "transactions")
 
 
-@pytest.mark.parametrize(
+@pytest.mark.parametrize(  # of the others, test_plain_arithmetic.py says so
     "name",
-    [name if name in SHORT else pytest.param(name, marks=pytest.mark.long) for name in library_names()],
+    ["coordinator-failover", "rolling-migration", "sac-churn", "streams-standby-tasks", "transactions"],
 )
 def test_views_are_what_plain_python_finds(tmp_path: Path, name: str) -> None:
     path = tmp_path / "trace.parquet"
