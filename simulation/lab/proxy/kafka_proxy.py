@@ -22,7 +22,7 @@ from fencepost.simulation.embedded.lifecycle import Embedded
 from fencepost.simulation.embedded.settings import Api, api_of
 from fencepost.simulation.embedded.thread import LoopThread
 from fencepost.simulation.embedded.waiting import Waiting
-from fencepost.simulation.lab.proxy.proxy import Proxy
+from fencepost.simulation.lab.proxy.proxy import Address, Proxy
 from fencepost.simulation.lab.proxy.stand_in import StandIn
 
 log = structlog.get_logger(__name__)
@@ -57,6 +57,7 @@ class FaultyProxy(Proxy):
         )
         self.observer = ProxyCalls()
         self._cluster = cluster
+        self._unknown: set[int] = set()
         around = self._surroundings
         around.stand_in = StandIn(self._note, self._described, around.topic_names, lambda: self._connections)
 
@@ -65,6 +66,15 @@ class FaultyProxy(Proxy):
         """The faults."""
         assert self._surroundings.stand_in is not None
         return self._surroundings.stand_in.faults
+
+    def address(self, node: int) -> Address:
+        """Return the address at which clients find a node. Warn once of a node that is new."""
+        if node not in self._upstreams and node not in self._unknown:
+            self._unknown.add(node)
+            log.warning(
+                "proxy_unknown_broker", node=node, reason="it is new: start the proxy after all brokers"
+            )
+        return super().address(node)
 
     def _note(self, rule: FaultRule) -> None:
         self.observer.called(rule.method, rule.arguments, state_to="met")

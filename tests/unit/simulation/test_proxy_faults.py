@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 from confluent_kafka import Producer
+from structlog.testing import capture_logs
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
@@ -293,3 +294,20 @@ def test_a_producer_that_wants_no_response_is_left(
     wire.socket.sendall(request_frame(ApiKey.PRODUCE, 9, 1, "m", logs.ProduceRequest(acks=0, topics=())))
     with pytest.raises(EOFError):
         wire.frame()
+
+
+def test_a_broker_that_joins_later_is_reported_once() -> None:
+    with (
+        capture_logs() as logged,
+        EmbeddedKafka(topics=["orders"]) as kafka,
+        KafkaProxy(kafka.bootstrap_servers) as proxy,
+    ):
+        added = kafka.add_broker()
+        wire = Wire(proxy.bootstrap_servers)
+        for number in range(2):
+            asked = MetadataRequest(topics=())
+            wire.socket.sendall(request_frame(ApiKey.METADATA, 12, number, "m", asked))
+            _, told = read_response(ApiKey.METADATA, 12, wire.frame())
+            assert [each.node_id for each in told.brokers] == [1, added]
+        wire.socket.close()
+    assert [each["node"] for each in logged if each["event"] == "proxy_unknown_broker"] == [added]
