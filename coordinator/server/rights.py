@@ -10,6 +10,7 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -40,47 +41,25 @@ from fencepost.coordinator.server.services import (
     Unanswered,
 )
 
-_O, _R = AclOperation, AclResourceType
+_A, _O, _R = ApiKey, AclOperation, AclResourceType
 
 CLUSTER: Final[Mapping[int, AclOperation]] = {
-    ApiKey.DESCRIBE_ACLS: _O.DESCRIBE,
-    ApiKey.CREATE_ACLS: _O.ALTER,
-    ApiKey.DELETE_ACLS: _O.ALTER,
-    ApiKey.DESCRIBE_LOG_DIRS: _O.DESCRIBE,
-    ApiKey.LIST_CONFIG_RESOURCES: _O.DESCRIBE_CONFIGS,
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: _O.DESCRIBE_CONFIGS,
-    ApiKey.ALTER_CLIENT_QUOTAS: _O.ALTER_CONFIGS,
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _O.DESCRIBE,
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _O.ALTER,
+    **dict.fromkeys((_A.DESCRIBE_ACLS, _A.DESCRIBE_LOG_DIRS), _O.DESCRIBE),
+    **dict.fromkeys((_A.CREATE_ACLS, _A.DELETE_ACLS, _A.ALTER_USER_SCRAM_CREDENTIALS), _O.ALTER),
+    **dict.fromkeys((_A.LIST_CONFIG_RESOURCES, _A.DESCRIBE_CLIENT_QUOTAS), _O.DESCRIBE_CONFIGS),
+    _A.ALTER_CLIENT_QUOTAS: _O.ALTER_CONFIGS,
+    _A.DESCRIBE_USER_SCRAM_CREDENTIALS: _O.DESCRIBE,
 }
 """Operations on the cluster that a request needs."""
-TRANSACTIONAL_ID: Final[Mapping[int, AclOperation]] = dict.fromkeys(
-    (
-        ApiKey.PRODUCE,
-        ApiKey.INIT_PRODUCER_ID,
-        ApiKey.ADD_OFFSETS_TO_TXN,
-        ApiKey.END_TXN,
-        ApiKey.TXN_OFFSET_COMMIT,
-    ),
-    _O.WRITE,
+WRITES_TRANSACTIONAL_ID: Final = frozenset(
+    {_A.PRODUCE, _A.INIT_PRODUCER_ID, _A.ADD_OFFSETS_TO_TXN, _A.END_TXN, _A.TXN_OFFSET_COMMIT}
 )
-"""Operations on its transactional id that a request needs, if it has one."""
+"""Requests that need WRITE of their transactional id, if they have one."""
 GROUP: Final[Mapping[int, AclOperation]] = {
-    **dict.fromkeys(
-        (
-            ApiKey.JOIN_GROUP,
-            ApiKey.SYNC_GROUP,
-            ApiKey.HEARTBEAT,
-            ApiKey.LEAVE_GROUP,
-            ApiKey.CONSUMER_GROUP_HEARTBEAT,
-            ApiKey.STREAMS_GROUP_HEARTBEAT,
-            ApiKey.OFFSET_COMMIT,
-            ApiKey.ADD_OFFSETS_TO_TXN,
-            ApiKey.TXN_OFFSET_COMMIT,
-        ),
-        _O.READ,
-    ),
-    ApiKey.OFFSET_DELETE: _O.DELETE,
+    **dict.fromkeys((_A.JOIN_GROUP, _A.SYNC_GROUP, _A.HEARTBEAT, _A.LEAVE_GROUP), _O.READ),
+    **dict.fromkeys((_A.CONSUMER_GROUP_HEARTBEAT, _A.STREAMS_GROUP_HEARTBEAT), _O.READ),
+    **dict.fromkeys((_A.OFFSET_COMMIT, _A.ADD_OFFSETS_TO_TXN, _A.TXN_OFFSET_COMMIT), _O.READ),
+    _A.OFFSET_DELETE: _O.DELETE,
 }
 """Operations on its group that a request needs."""
 
@@ -90,34 +69,40 @@ class Parts(NamedTuple):
 
     field: str
     operation: AclOperation
-    kind: AclResourceType
+    kind: AclResourceType = _R.TOPIC
 
 
 PARTS: Final[Mapping[int, Parts]] = {
-    ApiKey.PRODUCE: Parts("topics", _O.WRITE, _R.TOPIC),
-    ApiKey.LIST_OFFSETS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Parts("topics", _O.DESCRIBE, _R.TOPIC),
-    ApiKey.DELETE_RECORDS: Parts("topics", _O.DELETE, _R.TOPIC),
-    ApiKey.OFFSET_COMMIT: Parts("topics", _O.READ, _R.TOPIC),
-    ApiKey.TXN_OFFSET_COMMIT: Parts("topics", _O.READ, _R.TOPIC),
-    ApiKey.OFFSET_DELETE: Parts("topics", _O.READ, _R.TOPIC),
-    ApiKey.METADATA: Parts("topics", _O.DESCRIBE, _R.TOPIC),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
-    ApiKey.DESCRIBE_PRODUCERS: Parts("topics", _O.READ, _R.TOPIC),
-    ApiKey.CREATE_TOPICS: Parts("topics", _O.CREATE, _R.TOPIC),
-    ApiKey.CREATE_PARTITIONS: Parts("topics", _O.ALTER, _R.TOPIC),
-    ApiKey.DELETE_TOPICS: Parts("topics", _O.DELETE, _R.TOPIC),
-    ApiKey.OFFSET_FETCH: Parts("groups", _O.DESCRIBE, _R.GROUP),
-    ApiKey.DESCRIBE_GROUPS: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
-    ApiKey.STREAMS_GROUP_DESCRIBE: Parts("group_ids", _O.DESCRIBE, _R.GROUP),
-    ApiKey.DELETE_GROUPS: Parts("groups", _O.DELETE, _R.GROUP),
-    ApiKey.FIND_COORDINATOR: Parts("keys", _O.DESCRIBE, _R.GROUP),
-    ApiKey.ADD_PARTITIONS_TO_TXN: Parts("transactions", _O.WRITE, _R.TRANSACTIONAL_ID),
-    ApiKey.DESCRIBE_TRANSACTIONS: Parts("transactional_ids", _O.DESCRIBE, _R.TRANSACTIONAL_ID),
-    ApiKey.DESCRIBE_CONFIGS: Parts("resources", _O.DESCRIBE_CONFIGS, _R.CLUSTER),
-    ApiKey.ALTER_CONFIGS: Parts("resources", _O.ALTER_CONFIGS, _R.CLUSTER),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Parts("resources", _O.ALTER_CONFIGS, _R.CLUSTER),
+    key: parts
+    for parts, keys in (
+        (
+            Parts("topics", _O.DESCRIBE),
+            (_A.LIST_OFFSETS, _A.OFFSET_FOR_LEADER_EPOCH, _A.METADATA, _A.DESCRIBE_TOPIC_PARTITIONS),
+        ),
+        (
+            Parts("topics", _O.READ),
+            (_A.OFFSET_COMMIT, _A.TXN_OFFSET_COMMIT, _A.OFFSET_DELETE, _A.DESCRIBE_PRODUCERS),
+        ),
+        (Parts("topics", _O.WRITE), (_A.PRODUCE,)),
+        (Parts("topics", _O.DELETE), (_A.DELETE_RECORDS, _A.DELETE_TOPICS)),
+        (Parts("topics", _O.CREATE), (_A.CREATE_TOPICS,)),
+        (Parts("topics", _O.ALTER), (_A.CREATE_PARTITIONS,)),
+        (
+            Parts("group_ids", _O.DESCRIBE, _R.GROUP),
+            (_A.DESCRIBE_GROUPS, _A.CONSUMER_GROUP_DESCRIBE, _A.STREAMS_GROUP_DESCRIBE),
+        ),
+        (Parts("groups", _O.DESCRIBE, _R.GROUP), (_A.OFFSET_FETCH,)),
+        (Parts("groups", _O.DELETE, _R.GROUP), (_A.DELETE_GROUPS,)),
+        (Parts("keys", _O.DESCRIBE, _R.GROUP), (_A.FIND_COORDINATOR,)),
+        (Parts("transactions", _O.WRITE, _R.TRANSACTIONAL_ID), (_A.ADD_PARTITIONS_TO_TXN,)),
+        (Parts("transactional_ids", _O.DESCRIBE, _R.TRANSACTIONAL_ID), (_A.DESCRIBE_TRANSACTIONS,)),
+        (Parts("resources", _O.DESCRIBE_CONFIGS, _R.CLUSTER), (_A.DESCRIBE_CONFIGS,)),
+        (
+            Parts("resources", _O.ALTER_CONFIGS, _R.CLUSTER),
+            (_A.ALTER_CONFIGS, _A.INCREMENTAL_ALTER_CONFIGS),
+        ),
+    )
+    for key in keys
 }
 """Parts of requests, and the operation that each needs. Further checks are in the handlers that take
 `Asked.may`: Fetch, OffsetFetch and AddPartitionsToTxn."""
@@ -128,8 +113,8 @@ FOR_ALL: Final[Mapping[int, AclOperation]] = {
 }
 """Operations on the cluster that allow all parts."""
 HIDDEN: Final[Mapping[int, Parts]] = {
-    ApiKey.METADATA: Parts("topics", _O.DESCRIBE, _R.TOPIC),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Parts("topics", _O.DESCRIBE, _R.TOPIC),
+    ApiKey.METADATA: PARTS[ApiKey.METADATA],
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: PARTS[ApiKey.METADATA],
     ApiKey.LIST_GROUPS: Parts("groups", _O.DESCRIBE, _R.GROUP),
     ApiKey.LIST_TRANSACTIONS: Parts("transactions", _O.DESCRIBE, _R.TRANSACTIONAL_ID),
 }
@@ -207,12 +192,8 @@ class Rights:
 
     def may(self, asked: Asked) -> May:
         """Return a function that decides what the client of a request may do."""
-        authorizer = self.authorizer
-        assert authorizer is not None
-        principal, host = asked.connection.principal, asked.context.client_host.removeprefix("/")
-        return functools.cache(
-            lambda operation, kind, name: authorizer.authorize(principal, host, operation, kind, name)
-        )
+        assert self.authorizer is not None
+        return functools.cache(partial(self.authorizer.authorize, *_who(asked)))
 
 
 class QuotaAccount:
@@ -260,6 +241,11 @@ class QuotaAccount:
         return max(min(of_time_ms, WINDOW_MS), min(of_bytes_ms, _LONGEST_MS))
 
 
+def _who(asked: Asked) -> tuple[str, str]:
+    """Return the principal of a client and its address."""
+    return asked.connection.principal, asked.context.client_host.removeprefix("/")
+
+
 class Guarded:
     """A handler behind the authorizer."""
 
@@ -301,6 +287,7 @@ class _Guard:
         self._key = key
         self._handler = handler
         self._services = services
+        assert rights.authorizer is not None
         self._authorizer = rights.authorizer
         self._may = rights.may(asked)
         self._asked = asked._replace(may=self._may)
@@ -355,8 +342,8 @@ class _Guard:
         if getattr(request, "is_of_broker", False) and not may(_O.CLUSTER_ACTION, _R.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         transactional_id = getattr(request, "transactional_id", None)
-        if key in TRANSACTIONAL_ID and transactional_id is not None:
-            if not may(TRANSACTIONAL_ID[key], _R.TRANSACTIONAL_ID, transactional_id):
+        if key in WRITES_TRANSACTIONAL_ID and transactional_id is not None:
+            if not may(_O.WRITE, _R.TRANSACTIONAL_ID, transactional_id):
                 return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         elif key == ApiKey.INIT_PRODUCER_ID and not self._may_be_idempotent():
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
@@ -374,10 +361,8 @@ class _Guard:
     def _may_be_idempotent(self) -> bool:
         """Return true if the client may write without transactions: to the cluster, or to any topic
         (KIP-679)."""
-        assert self._authorizer is not None
-        principal, host = self._asked.connection.principal, self._asked.context.client_host.removeprefix("/")
         return self._may(_O.IDEMPOTENT_WRITE, _R.CLUSTER, CLUSTER_NAME) or self._authorizer.authorize_any(
-            principal, host, _O.WRITE, _R.TOPIC
+            *_who(self._asked), _O.WRITE, _R.TOPIC
         )
 
     def _kind(self, parts: Parts, request: Any, part: Any) -> AclResourceType | None:
@@ -504,10 +489,7 @@ class _Guard:
         return msgspec.structs.replace(reply, **changed) if changed else reply
 
     def _operations(self, kind: AclResourceType, name: str) -> int:
-        assert self._authorizer is not None
-        asked = self._asked
-        host = asked.context.client_host.removeprefix("/")
-        return self._authorizer.operations(asked.connection.principal, host, kind, name)
+        return self._authorizer.operations(*_who(self._asked), kind, name)
 
 
 def _topics_of(described: Any) -> Iterator[str]:
