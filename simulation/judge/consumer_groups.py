@@ -147,9 +147,11 @@ class ConsumerGroupJudge:
         if is_away:
             right: Sequence[Standing] = (model.away(was),)
         else:
-            if step.unsettled and not choice.target.keys() <= choice.topics:
-                choice = choice._replace(topics=choice.topics | step.unsettled)
-            right = model.standings(was, model.UNSEEN if unseen else _owned(step, change.member_id), choice)
+            owned = model.UNSEEN if unseen else _owned(step, change.member_id)
+            right = model.standings(was, owned, choice)
+            if step.unsettled and not choice.target.keys() <= choice.topics:  # it may not have seen them go
+                known = choice._replace(topics=choice.topics | step.unsettled)
+                right = (*right, *model.standings(was, owned, known))
             if after.classic is not None and before is None:  # it joined, or was converted as it stood
                 right = (*right, got._replace(state=STABLE, revoking=NO_PARTITIONS))
         loose = unseen or (after.classic is not None and before is None)
