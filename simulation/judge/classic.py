@@ -190,16 +190,12 @@ def check_stickiness(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
             )
 
 
-def _assignments(records: Iterable[r.Record], *, fresh: bool = False) -> Iterator[Finding]:
-    """Check the assignments that leaders have sent, as they were written.
-
-    A `fresh` one follows from the subscriptions in the same record.
-    """
+def _fresh_assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
+    """Check what a leader has sent: it follows from the subscriptions in the same record."""
     for record in records:
-        if isinstance(record.value, r.GroupMetadataValue):
-            yield from check_assignment(record.key.group_id, record.value)
-            if fresh:
-                yield from check_stickiness(record.key.group_id, record.value)
+        if isinstance(value := record.value, r.GroupMetadataValue):
+            yield from check_assignment(record.key.group_id, value)
+            yield from check_stickiness(record.key.group_id, value)
 
 
 class WrittenGenerations:
@@ -288,7 +284,7 @@ class ClassicGroupsJudge(Judge):
         if counted := [record for record in outcome.records if type(record.key) in _OF_GENERATIONS]:
             self.report_all(self._written.check(counted, self._known))
         if isinstance(event, SyncGroupRequest):
-            self.report_all(_assignments(outcome.records, fresh=True))
+            self.report_all(_fresh_assignments(outcome.records))
         for group_id in self._changed(live) if named is None else (named,):
             self._look(live, group_id)
         if len(live.classic.timers) > self._timers:
@@ -353,12 +349,29 @@ class ObservedClassicGroups(Judge):
 
     def __init__(self) -> None:
         self._written = WrittenGenerations()
+        self._assigned: dict[str, list[bytes] | None] = {}
+        """The assignments of each group on record; None if it was a consumer group until now."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Check one outcome."""
-        if isinstance(event, RecordsObserved) and event.cause != "load":
+        """Check one outcome.
+
+        A record that shows another member id or subscription assigns nothing, as one of a group that was a
+        consumer group: its members hold what that gave them.
+        """
+        if not isinstance(event, RecordsObserved):
+            return
+        if event.cause != "load":
             self.report_all(self._written.check(outcome.records, {}))
-            self.report_all(_assignments(outcome.records))
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if isinstance(value, r.GroupMetadataValue):
+                assigned = sorted(member.assignment for member in value.members)
+                before = self._assigned.get(key.group_id, [])
+                self._assigned[key.group_id] = assigned
+                if event.cause != "load" and before not in (None, assigned):
+                    self.report_all(check_assignment(key.group_id, value))
+            elif isinstance(key, r.ConsumerGroupMetadataKey) and value is None:
+                self._assigned[key.group_id] = None
 
 
 def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:
