@@ -125,7 +125,7 @@ def test_a_consumer_of_librdkafka_is_throttled_and_has_its_records():
         consumer.subscribe(["orders"])
         read: list[bytes] = []
         while len(read) < 12:
-            read += [message.value() for message in consumer.consume(12, 1)]
+            read += [message.value() or b"" for message in consumer.consume(12, 1)]
             if throttled:
                 kafka.set_quota(client_id="slow")
         consumer.close()
