@@ -67,10 +67,15 @@ func end(command *exec.Cmd) {
 	_ = command.Wait()
 }
 
-// scoped opens a scope for one test: tests run at the same time, and do not see each other.
+// scoped opens a scope for a test that runs at the same time as others: they do not see each other.
 func scoped(t *testing.T) *Scope {
 	t.Helper()
 	t.Parallel()
+	return opened(t)
+}
+
+func opened(t *testing.T) *Scope {
+	t.Helper()
 	scope, err := control.OpenScope("payments", map[string]int{Topic: 3})
 	must(t, err)
 	t.Cleanup(func() {
@@ -179,7 +184,7 @@ func TestOrdersGoOnAfterTheBrokerWasKilled(t *testing.T) {
 }
 
 func TestAnOrderIsChargedAgainIfTheServiceIsFencedInTheMiddle(t *testing.T) {
-	scope := scoped(t)
+	scope := opened(t) // not at the same time as others: groups share the coordinator that moves
 	topic, group := scope.Topics[Topic], scope.Prefix+"payments"
 	charged, proceed := make(chan string, 100), make(chan struct{})
 	stop := service(t, servers, topic, group, func(_ context.Context, order, _ string) error {
