@@ -103,7 +103,7 @@ class TcpPipe:
 
 
 class TcpSocket(PlainTls):
-    """What all sockets of a world have in common: their settings, and calls that are made of others."""
+    """The settings of all sockets of a world, and their calls that are made of others."""
 
     _fd: int
     _timeout: float | None
