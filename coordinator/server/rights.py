@@ -40,6 +40,7 @@ from fencepost.coordinator.server.services import (
     ThrottledReply,
     Unanswered,
 )
+from fencepost.coordinator.server.turns import Work, in_turns
 
 _A, _O, _R = ApiKey, AclOperation, AclResourceType
 
@@ -138,6 +139,8 @@ _OF_KEYS: Final[Mapping[int, AclResourceType]] = {
 }
 
 
+_DECISION: Final = 5
+"""Cost of a decision, in elements of a request."""
 _LONGEST_MS: Final = 2**31 - 1
 _NO_USERS: Final = Credentials({}, b"")
 
@@ -276,8 +279,9 @@ class Guarded:
 
     def _decided(self, services: Services, request: Any, asked: Asked) -> Any:
         guard = _Guard(self._rights, self._key, self.handler, services, asked)
-        reply = guard.handle(request)
-        return _then(services, reply, lambda told: guard.shown(request, told))
+        reply = in_turns(lambda *_: guard.handle(request))(services, request, asked)
+        show = in_turns(lambda _, told, __: guard.shown(request, told))
+        return _then(services, reply, lambda told: show(services, told, asked))
 
 
 class _Guard:
@@ -292,8 +296,8 @@ class _Guard:
         self._may = rights.may(asked)
         self._asked = asked._replace(may=self._may)
 
-    def handle(self, request: Any) -> Any:
-        """Handle the allowed parts, and refuse the others."""
+    def handle(self, request: Any) -> Work[Any]:
+        """Handle the allowed parts, and refuse the others. The response may be a future."""
         code = self._refusal(request)
         if code is not ErrorCode.NONE:
             return _merged([self._refused(request, code)])
@@ -304,6 +308,7 @@ class _Guard:
         allowed: list[Any] = []
         denied: dict[ErrorCode, list[Any]] = {}
         for part in named:
+            yield _DECISION
             kind = self._kind(parts, request, part)
             if kind is None or self._allows(parts.operation, kind, self._name(kind, part), request):
                 allowed.append(part)
@@ -421,16 +426,16 @@ class _Guard:
 
     # -- what a client sees -----------------------------------------------------------------------------
 
-    def shown(self, request: Any, reply: Any) -> Any:
+    def shown(self, request: Any, reply: Any) -> Work[Any]:
         """Return a response without what its client may not see, and with the operations that it may do."""
         hidden = HIDDEN.get(self._key)
         sees_all = self._key == ApiKey.LIST_GROUPS and self._may(_O.DESCRIBE, _R.CLUSTER, CLUSTER_NAME)
         if hidden is not None and not sees_all and not getattr(request, hidden.field, None):
-            seen = (
-                each
-                for each in getattr(reply, hidden.field)
-                if self._may(hidden.operation, hidden.kind, str(self._name(hidden.kind, each)))
-            )
+            seen = []
+            for each in getattr(reply, hidden.field):
+                yield _DECISION
+                if self._may(hidden.operation, hidden.kind, str(self._name(hidden.kind, each))):
+                    seen.append(each)
             reply = msgspec.structs.replace(reply, **{hidden.field: tuple(seen)})
         if self._key == ApiKey.DESCRIBE_TRANSACTIONS:
             described = (
@@ -448,14 +453,16 @@ class _Guard:
         if self._key in DESCRIBED:
             message = DESCRIBED[self._key]
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            groups = (
-                each
-                if self._sees_all(_topics_of(each))
-                else type(each)(group_id=each.group_id, error_code=code, error_message=message)
-                for each in reply.groups
-            )
+            groups = []
+            for each in reply.groups:
+                yield _DECISION * (1 + len(each.members))
+                groups.append(
+                    each
+                    if self._sees_all(_topics_of(each))
+                    else type(each)(group_id=each.group_id, error_code=code, error_message=message)
+                )
             reply = msgspec.structs.replace(reply, groups=tuple(groups))
-        return self._with_operations(reply)
+        return (yield from self._with_operations(reply))
 
     def _created(self, topic: administration.CreatedTopic) -> administration.CreatedTopic:
         """Return the result for a topic, without its settings if the client may not see them (KIP-525)."""
@@ -467,7 +474,7 @@ class _Guard:
             topic_config_error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
         )
 
-    def _with_operations(self, reply: Any) -> Any:
+    def _with_operations(self, reply: Any) -> Work[Any]:
         changed: dict[str, Any] = {}
         unknown = cluster.UNKNOWN_OPERATIONS
         if getattr(reply, "authorized_operations", unknown) != unknown:
@@ -480,12 +487,15 @@ class _Guard:
                 changed["authorized_operations"] = self._operations(_R.CLUSTER, CLUSTER_NAME) if sees else 0
         topics = getattr(reply, "topics", ())
         if any(getattr(each, "authorized_operations", unknown) != unknown for each in topics):
-            changed["topics"] = tuple(
-                msgspec.structs.replace(each, authorized_operations=self._operations(_R.TOPIC, each.name))
-                if each.name is not None and each.error_code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED
-                else each
-                for each in topics
-            )
+            described = []
+            for each in topics:
+                if each.name is not None and each.error_code is not ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                    yield 2 * _DECISION
+                    operations = self._operations(_R.TOPIC, each.name)
+                    described.append(msgspec.structs.replace(each, authorized_operations=operations))
+                else:
+                    described.append(each)
+            changed["topics"] = tuple(described)
         return msgspec.structs.replace(reply, **changed) if changed else reply
 
     def _operations(self, kind: AclResourceType, name: str) -> int:
@@ -508,7 +518,7 @@ def _throttled(services: Services, reply: Any, throttle_ms: Callable[[Any], int]
     """Return the response, or a future of it if its client is throttled."""
 
     async def later() -> Any:
-        told = await reply if isinstance(reply, asyncio.Future) else reply
+        told = await _now(reply)
         return await slowed(told, throttle_ms(told))
 
     async def slowed(told: Any, ms: int) -> Any:
@@ -523,14 +533,21 @@ def _throttled(services: Services, reply: Any, throttle_ms: Callable[[Any], int]
 
 
 def _then(services: Services, reply: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the changed response, at once or as a future, like the given one."""
+    """Return the changed response, at once or as a future, like the given one and its change."""
     if not isinstance(reply, asyncio.Future):
         return change(reply)
 
     async def changed() -> Any:
-        return change(await reply)
+        return await _now(change(await _now(reply)))
 
     return services.loop.create_task(changed())
+
+
+async def _now(reply: Any) -> Any:
+    """Return the response, once it is there."""
+    while isinstance(reply, asyncio.Future):
+        reply = await reply
+    return reply
 
 
 def _merged(replies: list[Any]) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.config import AuthorizerClass, SecurityConfig
+from fencepost.coordinator.server import turns
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.both import Peer, answers_of_both, batch_now
@@ -466,8 +467,12 @@ async def test_both_decide_alike(script, guarded: ServedBroker, guarded_kafka: R
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: str(script.__name__))
-async def test_decisions_are_those_that_kafka_made(script, guarded: ServedBroker) -> None:
+@pytest.mark.parametrize("work_per_turn", [turns.WORK_PER_TURN, 1])
+async def test_decisions_are_those_that_kafka_made(
+    script, guarded: ServedBroker, work_per_turn: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kafka 4.3.1 gave these answers; the file has what `answers_of_both` compares, as text."""
+    monkeypatch.setattr(turns, "WORK_PER_TURN", work_per_turn)
     peer = Client()
     await peer.connect(guarded.bootstrap_servers)
     await peer.begin()

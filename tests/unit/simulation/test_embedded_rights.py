@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.server import turns
 from tests.unit.simulation.test_embedded_refusals import Client
 
 with warnings.catch_warnings():
@@ -180,6 +181,21 @@ def test_a_denied_request_without_parts_has_an_answer(kafka, client):
     kafka.add_acl("CLUSTER", "kafka-cluster", "User:alice", "ALTER")
     assert client.ask(ApiKey.OFFSET_COMMIT, 8, group_id="billing", topics=()).topics == ()
     assert client.ask(ApiKey.CREATE_ACLS, 3, creations=()).results == ()
+
+
+def test_many_topics_are_decided_in_turns(kafka, client, monkeypatch):
+    for number in range(40):
+        kafka.create_topic(f"topic-{number}")
+    pieces: list[object] = []
+    do_one_piece = turns._do_one_piece
+    monkeypatch.setattr(turns, "WORK_PER_TURN", 20)
+    monkeypatch.setattr(turns, "_do_one_piece", lambda work: (pieces.append(work), do_one_piece(work)))
+    known = {each.name for each in client.ask(ApiKey.METADATA, 12, topics=None).topics}
+    before = len(pieces)
+    kafka.add_acl("TOPIC", "topic-7", "User:alice", "READ")
+    seen = client.ask(ApiKey.METADATA, 12, topics=None, include_topic_authorized_operations=True).topics
+    assert known - {each.name for each in seen} == {"topic-7"}
+    assert len(pieces) - before > 3 * before
 
 
 @pytest.mark.parametrize("version", [4, 5])
