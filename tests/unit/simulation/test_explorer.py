@@ -321,6 +321,7 @@ def test_a_transition_that_is_not_in_the_table_is_found() -> None:
     assert "transitions" in {each.invariant for each in found.violations}
 
 
+@pytest.mark.long
 def test_steps_lead_where_they_say() -> None:
     with MUTANTS["waits-for-itself"].apply():
         found, *_ = walk(faults=1).violations
@@ -335,6 +336,7 @@ def test_steps_lead_where_they_say() -> None:
 # -- machines as values ------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_is_frozen_thaws_to_the_same() -> None:
     world = ExploredGroup(members=2, partitions=2, faults=1, kinds=("breaks", "closes", "expires"))
     Search(world, 20_000).run()

@@ -356,6 +356,7 @@ def test_classic_threads_without_partitions_run_when_their_round_is_over() -> No
     assert result.converged
 
 
+@pytest.mark.long
 def test_a_shutdown_that_does_not_reach_a_classic_member_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader spreads the request, and a client takes no notice of it."""
     monkeypatch.setattr(SimulatedClassicStreamsMember, "_shutdown_requested", told_and_forgotten)

@@ -457,6 +457,7 @@ def test_failure_tells_seed_faults_timeline_and_commands(
     assert [line for line in str(again.value).splitlines() if line not in listed] == []
 
 
+@pytest.mark.long
 def test_report_and_timeline_call_programs_by_their_names(tmp_path: Any) -> None:
     async def test(world: SimulatedWorld) -> None:
         for number in range(2):
