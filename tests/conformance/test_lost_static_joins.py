@@ -192,10 +192,10 @@ async def test_threads_of_a_streams_app_survive_a_lost_join() -> None:
         )
         await app.start()
         await until(lambda: len(seen) >= 20)
-        assert app.state is S.RUNNING
+        await until(lambda: app.state is S.RUNNING)
         kafka.group("g").fence(kafka.group("g").members()[0])
         for number in range(20, 40):
             kafka.produce("orders", f"v{number}", partition=number % 4)
         await until(lambda: len(set(seen)) == 40)
-        assert app.state is S.RUNNING
+        await until(lambda: app.state is S.RUNNING)
         await app.close()
