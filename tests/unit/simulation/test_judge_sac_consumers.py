@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,10 @@ from fencepost.member.sac.offsets import NEXT, NONE, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.consumers import SacConsumers
 from fencepost.simulation.scenarios.load import load_any
+from tests.unit.simulation.member_worlds import rows
 
 S, E = SacMemberState, SacMemberEvent
 OWNER = "client-1/s/0.1"
-ACTIVATED, STEPPING_DOWN, LOST = SacCallback
-AT = OffsetSpecification.at
 
 
 class Subscriber:
@@ -53,177 +51,141 @@ class Scene:
     def now_us(self) -> int:
         return int(self.now_s * 1_000_000)
 
-    def move(self, event: SacMemberEvent, target: SacMemberState, after_s: float = 0.1) -> Scene:
-        self.now_s += after_s
-        self.judge.on_client_state(self.subscriber, event, self.state, target, self.now_us)
-        self.state = target
-        return self
+    def play(self, script: str) -> list[str]:
+        """Return what is reported; until a bar nothing may be."""
+        for part in script.split("|"):
+            assert self.found == [], f"before {part}"
+            for step in filter(None, map(str.strip, part.split(";"))):
+                verb, *words = step.split()
+                getattr(self, verb)(*words)
+        return self.found
 
-    def call(self, kind: SacCallback, lasts_s: float = 1, *, heard: bool = True) -> Scene:
+    def move(self, event: str, target: str, after_s: str = "0.1") -> None:
+        self.now_s += float(after_s)
+        source, self.state = self.state, S[target]
+        self.judge.on_client_state(self.subscriber, E[event], source, self.state, self.now_us)
+
+    def begin(self, kind: str) -> None:
+        self.judge.on_client_callback(self.subscriber, SacCallback[kind], "begin", self.now_us)
+
+    def call(self, kind: str, lasts_s: str = "1") -> None:
+        self.subscriber.heard = SacCallback[kind]
+        self.unheard(kind, lasts_s)
+
+    def unheard(self, kind: str, lasts_s: str = "1") -> None:
+        """A callback of which the application hears nothing."""
         self.begin(kind)
-        self.subscriber.heard = kind if heard else None
-        self.now_s += lasts_s
-        self.judge.on_client_callback(self.subscriber, kind, "end", self.now_us)
-        return self
+        self.now_s += float(lasts_s)
+        self.judge.on_client_callback(self.subscriber, SacCallback[kind], "end", self.now_us)
 
-    def begin(self, kind: SacCallback) -> Scene:
-        self.judge.on_client_callback(self.subscriber, kind, "begin", self.now_us)
-        return self
+    def hear(self, correlation: str, state: str) -> None:
+        self.judge.on_client_update(self.subscriber, int(correlation), state == "active", self.now_us)
 
-    def hear(self, correlation: int, active: bool) -> Scene:
-        self.judge.on_client_update(self.subscriber, correlation, active, self.now_us)
-        return self
+    def answer(self, correlation: str, offset: str = "") -> None:
+        """With an offset, `next`, or none."""
+        place = {"": NONE, "next": NEXT}.get(offset) or OffsetSpecification.at(int(offset))
+        self.judge.on_client_answer(self.subscriber, int(correlation), place, self.now_us)
 
-    def answer(self, correlation: int, offset: OffsetSpecification) -> Scene:
-        self.judge.on_client_answer(self.subscriber, correlation, offset, self.now_us)
-        return self
+    def process(self, offset: str, after_s: str = "1") -> None:
+        self.now_s += float(after_s)
+        self.judge.on_processed(self.subscriber, int(offset), self.now_us)
 
-    def process(self, *offsets: int, after_s: float = 1) -> Scene:
-        for offset in offsets:
-            self.now_s += after_s
-            self.judge.on_processed(self.subscriber, offset, self.now_us)
-        return self
+    def grant(self, chunks: str = "1") -> None:
+        self.judge.on_client_credit(self.subscriber, int(chunks), self.now_us)
 
-    def grant(self, chunks: int = 1) -> Scene:
-        self.judge.on_client_credit(self.subscriber, chunks, self.now_us)
-        return self
+    def may_be_sent(self, chunks: str) -> None:
+        self.subscriber.connection.may_be_sent = int(chunks)
 
-    def store(self, offset: int) -> Scene:
-        self.offsets["s", "app"] = offset
-        return self
+    def store(self, offset: str) -> None:
+        self.offsets["s", "app"] = int(offset)
 
-    def cut(self) -> Scene:
+    def cut(self) -> None:
         self.judge.on_connection("k1@a", OWNER, False, self.now_us)
-        return self
 
-    def open_log(self, offset: int, *, is_stale: bool) -> Scene:
-        self.judge.on_log_opened(OWNER, offset, is_stale, self.now_us)
-        return self
+    def opens(self, offset: str, what: str = "") -> None:
+        """A node opens the log, perhaps for a stale response."""
+        self.judge.on_log_opened(OWNER, int(offset), what == "stale", self.now_us)
 
-    def subscribe(self) -> Scene:
-        self.move(E.STARTED, S.CONNECTING)
+    def subscribe(self) -> None:
+        self.move("STARTED", "CONNECTING")
         self.judge.on_connection("k1@a", OWNER, True, self.now_us)
-        return self.move(E.CONNECTED, S.SUBSCRIBING).move(E.SUBSCRIBED, S.WAITING)
+        self.play("move CONNECTED SUBSCRIBING; move SUBSCRIBED WAITING")
 
-    def activate(self, offset: OffsetSpecification = NEXT) -> Scene:
-        self.hear(1, True).move(E.TOLD_ACTIVE, S.ACTIVATING).call(ACTIVATED)
-        return self.move(E.OFFSET_CHOSEN, S.ACTIVE).answer(1, offset)
+    def activate(self, offset: str = "next") -> None:
+        self.play("hear 1 active; move TOLD_ACTIVE ACTIVATING; call ACTIVATED; move OFFSET_CHOSEN ACTIVE")
+        self.answer("1", "" if offset == "nowhere" else offset)
 
-    def step_down(self) -> Scene:
-        return self.move(E.TOLD_WAITING, S.STEPPING_DOWN)
+    def active(self) -> None:
+        """It has begun at offset 5, behind the stored one."""
+        self.play("store 4; subscribe; activate 5")
 
-    def back_off(self) -> Scene:
-        return self.cut().move(E.DISCONNECTED, S.BACKING_OFF)
+    def step_down(self) -> None:
+        self.move("TOLD_WAITING", "STEPPING_DOWN")
 
-    def host(self, what: str) -> Scene:
+    def back_off(self) -> None:
+        self.play("cut; move DISCONNECTED BACKING_OFF")
+
+    def host(self, what: str) -> None:
         self.judge.on_host("client-1", what, self.now_us)
-        return self
 
-    def end(self, after_s: float = 0) -> Scene:
-        self.now_s += after_s
+    def exists(self) -> None:
+        self.clients["client-1"] = SimpleNamespace(
+            name="client-1", running=True, frozen=False, subscribers=[self.subscriber]
+        )
+
+    def end(self, after_s: str = "0") -> None:
+        self.now_s += float(after_s)
         self.judge.on_end(self.now_us)
-        return self
 
 
-def begun(scene: Scene) -> Scene:
-    return scene
+HISTORIES = """
+a life: active; process 5; grant; process 6; store 6; hear 2 waiting; step_down; call STEPPING_DOWN 90;
+    move LET_GO WAITING; answer 2; back_off; move BACKOFF_OVER CONNECTING 0.5; move CLOSED CLOSED;
+    host stopped; end ->
+a loss: active; cut; move DISCONNECTED LOST; call LOST; move TOLD_LOST BACKING_OFF ->
+a process that stands still is not late: active; process 5; host freeze; end 100; host thaw; process 6 ->
+the message in hand may end when it steps down: active; step_down; process 5 ->
+a node that took an earlier response for the last one: subscribe; store 4; opens 6 stale; activate 5;
+    process 6; process 7 ->
+credit: subscribe; activate; grant ->
+
+lost and not told: active | cut; move DISCONNECTED LOST; move TOLD_LOST BACKING_OFF -> sac-callbacks
+lets go and is not told: active | step_down; move LET_GO WAITING -> sac-callbacks
+steps down and hears nothing: active | step_down; unheard STEPPING_DOWN -> sac-callbacks
+two callbacks at once: active | step_down; begin STEPPING_DOWN; begin STEPPING_DOWN -> sac-callbacks
+a callback at a wrong time: subscribe | call ACTIVATED -> sac-callbacks
+
+an answer too soon: active | hear 2 waiting; answer 2 -> sac-answers
+an answer to another update: active | hear 2 active; answer 3 5 -> sac-answers
+an answer to nothing: active | answer 1 5 -> sac-answers
+an answer without a place: subscribe | activate nowhere -> sac-answers
+no answer: subscribe | hear 1 active; end -> sac-answers
+
+begins at the stored offset: subscribe | store 4; activate 4 -> sac-records
+begins too far: subscribe | store 4; activate 6 -> sac-records
+begins at the next message: subscribe | store 4; activate next -> sac-records
+a gap: active | process 6 -> sac-records
+a gap before a stale place: subscribe | store 4; opens 7 stale; activate 5; process 6; process 7
+    -> sac-records
+a gap of no stale place: subscribe | store 4; opens 6; activate 5; process 6; process 7 -> sac-records
+a late message: active | process 5; process 6 60 -> sac-records
+no message: active | end 60 -> sac-records
+a message after the step-down: active | step_down; call STEPPING_DOWN; process 5 -> sac-records
+two messages when it steps down: active | step_down; process 5; process 6 -> sac-records
+credit while it waits: subscribe | grant -> sac-records
+credit when it steps down: active | step_down; grant -> sac-records
+no credit: active | grant 0 -> sac-records
+too much credit: active | may_be_sent 11; process 5 -> sac-records
+
+gives up a connection: active | move DISCONNECTED LOST -> sac-prompt
+waits too little: subscribe | back_off; move BACKOFF_OVER CONNECTING 0.01 -> sac-prompt
+waits too long: subscribe | back_off; move BACKOFF_OVER CONNECTING 9 -> sac-prompt
+does not connect: subscribe | back_off; move BACKOFF_OVER CONNECTING 0.5; end 40 -> sac-prompt
+does not close: subscribe | host stopped -> sac-prompt
+does not start: exists; host start; end 10 -> sac-prompt
+"""
 
 
-def waiting(scene: Scene) -> Scene:
-    return scene.subscribe()
-
-
-def active(scene: Scene) -> Scene:
-    """It has begun at offset 5, behind the stored one."""
-    return scene.store(4).subscribe().activate(AT(5))
-
-
-def may_be_sent(scene: Scene, chunks: int) -> Scene:
-    scene.subscriber.connection.may_be_sent = chunks
-    return scene
-
-
-def never_starts(scene: Scene) -> Scene:
-    scene.clients["client-1"] = SimpleNamespace(
-        name="client-1", running=True, frozen=False, subscribers=[scene.subscriber]
-    )
-    return scene.host("start").end(10)
-
-
-def a_life(scene: Scene) -> Scene:
-    scene.process(5).grant().process(6).store(6).hear(2, False)
-    scene.step_down().call(STEPPING_DOWN, lasts_s=90).move(E.LET_GO, S.WAITING).answer(2, NONE)
-    scene.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.5).move(E.CLOSED, S.CLOSED)
-    return scene.host("stopped").end()
-
-
-History = Callable[[Scene], Scene]
-RIGHT: list[tuple[History, History]] = [
-    (active, a_life),
-    (active, lambda it: it.cut().move(E.DISCONNECTED, S.LOST).call(LOST).move(E.TOLD_LOST, S.BACKING_OFF)),
-    # A process that stands still is not late.
-    (active, lambda it: it.process(5).host("freeze").end(100).host("thaw").process(6)),
-    # The message in hand may end when it steps down.
-    (active, lambda it: it.step_down().process(5)),
-    # A node that takes an earlier response for the last one sends from elsewhere.
-    (waiting, lambda it: it.store(4).open_log(6, is_stale=True).activate(AT(5)).process(6, 7)),
-    (waiting, lambda it: it.activate().grant()),
-]
-SLIPS: list[tuple[History, History, str]] = [
-    # The application is not notified, or at a wrong time.
-    (
-        active,
-        lambda it: it.cut().move(E.DISCONNECTED, S.LOST).move(E.TOLD_LOST, S.BACKING_OFF),
-        "sac-callbacks",
-    ),
-    (active, lambda it: it.step_down().move(E.LET_GO, S.WAITING), "sac-callbacks"),
-    (active, lambda it: it.step_down().call(STEPPING_DOWN, heard=False), "sac-callbacks"),
-    (active, lambda it: it.step_down().begin(STEPPING_DOWN).begin(STEPPING_DOWN), "sac-callbacks"),
-    (waiting, lambda it: it.call(ACTIVATED), "sac-callbacks"),
-    # An answer is too soon, to another update, to nothing, without a place; or there is none.
-    (active, lambda it: it.hear(2, False).answer(2, NONE), "sac-answers"),
-    (active, lambda it: it.hear(2, True).answer(3, AT(5)), "sac-answers"),
-    (active, lambda it: it.answer(1, AT(5)), "sac-answers"),
-    (waiting, lambda it: it.activate(NONE), "sac-answers"),
-    (waiting, lambda it: it.hear(1, True).end(), "sac-answers"),
-    # It begins elsewhere than behind the stored offset.
-    (waiting, lambda it: it.store(4).activate(AT(4)), "sac-records"),
-    (waiting, lambda it: it.store(4).activate(AT(6)), "sac-records"),
-    (waiting, lambda it: it.store(4).activate(NEXT), "sac-records"),
-    # Messages have a gap, are late, or are processed after the step-down.
-    (active, lambda it: it.process(6), "sac-records"),
-    (waiting, lambda it: it.store(4).open_log(7, is_stale=True).activate(AT(5)).process(6, 7), "sac-records"),
-    (
-        waiting,
-        lambda it: it.store(4).open_log(6, is_stale=False).activate(AT(5)).process(6, 7),
-        "sac-records",
-    ),
-    (active, lambda it: it.process(5).process(6, after_s=60), "sac-records"),
-    (active, lambda it: it.end(60), "sac-records"),
-    (active, lambda it: it.step_down().call(STEPPING_DOWN).process(5), "sac-records"),
-    (active, lambda it: it.step_down().process(5, 6), "sac-records"),
-    # Credit is granted that the node refuses, or more than was agreed.
-    (waiting, lambda it: it.grant(), "sac-records"),
-    (active, lambda it: it.step_down().grant(), "sac-records"),
-    (active, lambda it: it.grant(0), "sac-records"),
-    (active, lambda it: may_be_sent(it, 11).process(5), "sac-records"),
-    # It gives up a connection, waits too long or not long enough, or does not start or close.
-    (active, lambda it: it.move(E.DISCONNECTED, S.LOST), "sac-prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.01), "sac-prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=9), "sac-prompt"),
-    (waiting, lambda it: it.back_off().move(E.BACKOFF_OVER, S.CONNECTING, after_s=0.5).end(40), "sac-prompt"),
-    (waiting, lambda it: it.host("stopped"), "sac-prompt"),
-    (begun, never_starts, "sac-prompt"),
-]
-
-
-@pytest.mark.parametrize(("before", "history"), RIGHT)
-def test_a_right_history_is_in_order(before: History, history: History) -> None:
-    assert history(before(Scene())).found == []
-
-
-@pytest.mark.parametrize(("before", "history", "invariant"), SLIPS)
-def test_a_slip_is_found(before: History, history: History, invariant: str) -> None:
-    scene = before(Scene())
-    assert scene.found == []
-    assert history(scene).found == [invariant]
+@pytest.mark.parametrize(("script", "broken"), rows(HISTORIES))
+def test_a_consumer(script: str, broken: list[str]) -> None:
+    assert Scene().play(script) == broken
