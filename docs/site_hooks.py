@@ -35,7 +35,15 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
         "API: tests",
         "The Kafka that runs inside a test process. [EmbeddedKafka](../embedded.md) explains it.",
         (
-            *("EmbeddedKafka", "AsyncEmbeddedKafka", "Group", "AsyncGroup", "GroupMember", "ReadRecord"),
+            *(
+                "EmbeddedKafka",
+                "AsyncEmbeddedKafka",
+                "KafkaProxy",
+                "Group",
+                "AsyncGroup",
+                "GroupMember",
+                "ReadRecord",
+            ),
             *("Fault", "FaultAction", "FaultState", "KafkaScope"),
             *("Violation", "Broker", "ApiKey", "ErrorCode", "GroupCoordinatorConfig"),
         ),
