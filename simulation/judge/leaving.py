@@ -111,7 +111,8 @@ class MembershipEnd:
         elif event in _LEAVES and source in ACTIVE_STATES:
             stays = isinstance(target, ClassicMemberState) and self._keeps_place
             self._owes = self._is_member and not stays
-            self._event, self._since_us, self._searched = event, now_us, False
+            self._event, self._since_us = event, now_us
+            self._searched = self._last_code in {None} | OF_LOG  # it may know no coordinator
             self._is_member = False
 
     def callback(self, phase: str, now_us: int) -> None:
