@@ -349,7 +349,7 @@ class ObservedClassicGroups(Judge):
 
     def __init__(self) -> None:
         self._written = WrittenGenerations()
-        self._assigned: dict[str, list[bytes] | None] = {}
+        self._assigned: dict[str, dict[MemberId, bytes] | None] = {}
         """The assignments of each group on record; None if it was a consumer group until now."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
@@ -365,13 +365,20 @@ class ObservedClassicGroups(Judge):
         for record in outcome.records:
             key, value = record.key, record.value
             if isinstance(value, r.GroupMetadataValue):
-                assigned = sorted(member.assignment for member in value.members)
-                before = self._assigned.get(key.group_id, [])
+                assigned = {member.member_id: member.assignment for member in value.members}
+                before = self._assigned.get(key.group_id, {})
                 self._assigned[key.group_id] = assigned
-                if event.cause != "load" and before not in (None, assigned):
+                if event.cause != "load" and before is not None and not _is_same(before, assigned):
                     self.report_all(check_assignment(key.group_id, value))
             elif isinstance(key, r.ConsumerGroupMetadataKey) and value is None:
                 self._assigned[key.group_id] = None
+
+
+def _is_same(before: Mapping[MemberId, bytes], after: Mapping[MemberId, bytes]) -> bool:
+    """Return true if no leader has assigned anything: a static member at most has another id."""
+    return before == after or (
+        before.keys() != after.keys() and sorted(before.values()) == sorted(after.values())
+    )
 
 
 def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:
