@@ -20,7 +20,8 @@ type member struct {
 	Assignment []any
 }
 
-// stable waits until the group has so many members and is stable, and returns them without their member ids, and these by instance id.
+// stable waits until the group has so many members and is stable. It returns them without their member ids, and these by
+// instance id.
 func stable(t *testing.T, scope *Scope, members int) (found []member, memberIDs map[string]string) {
 	t.Helper()
 	wanted := map[string]any{"members": members, "timeout": patience.Seconds()}

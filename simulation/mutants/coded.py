@@ -211,8 +211,8 @@ def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_
     return Outcome(records=(r.Record(r.ConsumerGroupMetadataKey(group.group_id), value),), reply=reply)
 
 
-_MISSED_MS: Final = 30_000
-"""Time for which a new coordinator believes that it has heard from no member, in ms."""
+_RETRY_DEADLINE_MS: Final = 30_000
+"""Deadline of the commit that is sent again, in ms."""
 
 
 _lost: Final[dict[int, Commit]] = {}
@@ -224,7 +224,7 @@ def _lost_is_sent_again(original: Original, self: Commits, token: int, response:
     found = original(self, token, response, now_ms)
     ended = found is not None and found[3]
     if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
-        self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _MISSED_MS, {})
+        self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _RETRY_DEADLINE_MS, {})
     return found
 
 

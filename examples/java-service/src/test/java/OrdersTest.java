@@ -40,7 +40,7 @@ class OrdersTest {
   static void startServer() throws IOException {
     String fencepost = System.getenv().getOrDefault("FENCEPOST", "fencepost");
     server = new ProcessBuilder(fencepost, "serve", "--port", "0", "--control", "0", "--quick", "--brokers", "2")
-        .redirectError(ProcessBuilder.Redirect.DISCARD).start();
+        .redirectError(ProcessBuilder.Redirect.INHERIT).start();
     BufferedReader lines = server.inputReader();
     String line = lines.readLine();
     while (line != null && !line.startsWith("fencepost ready control ")) {
