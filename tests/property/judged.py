@@ -54,6 +54,8 @@ class JudgedMachine(RuleBasedStateMachine):
     protocol: ClassVar[str] = "classic"
     left_out: ClassVar[frozenset[str]] = frozenset()
     """Invariants that hold in simulated runs only."""
+    is_broken = False
+    """True once a violation was reported."""
     image = TopicsImage()
 
     def begin(self, config: GroupCoordinatorConfig) -> None:
@@ -81,6 +83,7 @@ class JudgedMachine(RuleBasedStateMachine):
         self.load()
 
     def report(self, invariant: str, message: str, rule: str = "") -> None:
+        self.is_broken = True
         raise AssertionError(f"{invariant}: {message} ({rule})")
 
     def observe(self, hook: str, *arguments: Any) -> None:
@@ -125,7 +128,7 @@ class JudgedMachine(RuleBasedStateMachine):
     def hear(self, client: Any, token: int, reply: Any) -> None:
         """A client gets the response to its request."""
 
-    @rule(by_ms=st.sampled_from([1, 1_000, 3_000, 9_000, 10_000, 31_000, 46_000, 301_000]))
+    @rule(by_ms=st.sampled_from([1, 1_000, 3_000, 9_000, 10_000, 31_000, 46_000, 301_000, 700_000]))
     def pass_time(self, by_ms: int) -> None:
         end_ms = self.now_ms + by_ms
         while (due_ms := self.coordinator.next_deadline()) is not None and due_ms <= end_ms:
@@ -162,6 +165,11 @@ class JudgedMachine(RuleBasedStateMachine):
         )
 
     def teardown(self) -> None:
+        """Finish, except after a violation: what follows from it would hide it."""
+        if not self.is_broken:
+            self.finish()
+
+    def finish(self) -> None:
         """However it was left, everybody who waits is answered in the end."""
         for _ in range(200):
             if not self.waiting:

@@ -248,7 +248,7 @@ class ConsumerGroupMachine(JudgedMachine):
                 assert used.isdisjoint((topic_id, number) for number in numbers)
                 used.update((topic_id, number) for number in numbers)
 
-    def teardown(self) -> None:
+    def finish(self) -> None:
         """Once all members behave, all converge, and nothing was lost."""
         self.journal.refuses = False
         present = [client for client in self.clients if client.epoch]
@@ -300,6 +300,16 @@ def test_a_member_comes_back_without_its_instance_id() -> None:
     assert member.instance_id == "instance-1"
     assert member.previous_member_epoch == -2
     machine.teardown()
+
+
+def test_a_violation_ends_a_run() -> None:
+    machine = ConsumerGroupMachine()
+    machine.start(interval_ms=0)
+    begun_ms = machine.now_ms
+    with pytest.raises(AssertionError, match="one-owner: x-0 has two"):
+        machine.report("one-owner", "x-0 has two")
+    machine.teardown()
+    assert machine.now_ms == begun_ms
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase

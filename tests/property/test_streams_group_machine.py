@@ -189,7 +189,7 @@ class StreamsGroupMachine(JudgedMachine):
         timers = self.coordinator.streams.soft.timers
         assert {key.member_id for key in timers if key.kind is not GroupTimerKind.INITIAL} <= members
 
-    def teardown(self) -> None:
+    def finish(self) -> None:
         """Once faults end, everybody gets there."""
         self.journal.refuses = False
         self.internal_topics_are_created()
