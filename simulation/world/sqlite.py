@@ -27,6 +27,9 @@ _PARAMETERS: Final = (
 )
 """The parameters of `sqlite3.connect`, in their order."""
 _BUSY_TIMEOUT: Final = re.compile(r"\s*PRAGMA\s+busy_timeout\s*(?:[=(]\s*(\d+)[\s)]*)?;?\s*", re.IGNORECASE)
+_ENDS_TRANSACTION: Final = re.compile(
+    r"(?:\s|--[^\n]*\n|/\*[^*]*\*+(?:[^/*][^*]*\*+)*/)*(?:COMMIT|END|RELEASE)\b", re.IGNORECASE
+)
 _TIMES: Final = ("date", "time", "datetime", "julianday", "unixepoch", "strftime", "timediff")
 
 
@@ -72,28 +75,47 @@ def take_clock_and_randomness(connection: sqlite3.Connection) -> None:
 class PatientCursor(sqlite3.Cursor):
     """A cursor that waits in Python while another connection holds the database: the other thread may run."""
 
+    _rowcount: int | None = None
+    """The number of rows that `executemany` has changed; None after another call."""
+
+    @property
+    def rowcount(self) -> int:
+        """The number of rows that the last call has changed, or -1."""
+        return super().rowcount if self._rowcount is None else self._rowcount
+
     def execute(self, statement: str, *arguments: Any) -> Any:
         """Execute a statement. SQLite's own timeout is always 0: the program's is kept here."""
         connection: Any = self.connection
+        self._rowcount = None
         found = _BUSY_TIMEOUT.fullmatch(statement) if isinstance(statement, str) else None
         if found is not None:
             if found[1] is not None:
                 connection.timeout_s = int(found[1]) / 1000
             statement = f"SELECT {round(connection.timeout_s * 1000)} AS timeout"
-        return _patiently(connection, super().execute, statement, *arguments)
+        ends = found is None and isinstance(statement, str) and _ENDS_TRANSACTION.match(statement) is not None
+        return _patiently(connection, super().execute, statement, *arguments, ends_transaction=ends)
 
-    def executemany(self, *arguments: Any) -> Any:
-        """Execute a statement several times."""
-        return _patiently(self.connection, super().executemany, *arguments)
+    def executemany(self, statement: str, parameters: Any, /) -> Any:
+        """Execute a statement for each set of parameters. Each waits by itself, and runs once."""
+        given, execute = iter(parameters), super().executemany
+        self._rowcount = -1  # as after an error
+        _patiently(self.connection, execute, statement, ())  # which may begin a transaction
+        count = super().rowcount
+        for each in given:
+            _patiently(self.connection, execute, statement, (each,))
+            count += max(0, super().rowcount)
+        self._rowcount = count
+        return self
 
     def executescript(self, script: str) -> Any:
         """Execute several statements. Each waits by itself, so that none is executed again."""
         connection: Any = self.connection
         before = connection.isolation_level
         begins = getattr(connection, "autocommit", _BEGINS_TRANSACTIONS) == _BEGINS_TRANSACTIONS
+        if begins and connection.in_transaction:
+            connection.commit()
+        begins = begins and before is not None  # to assign None commits, even if it was None
         if begins:
-            if connection.in_transaction:
-                connection.commit()
             connection.isolation_level = None
         try:
             for statement in _statements(script):
@@ -138,7 +160,7 @@ class PatientConnection(sqlite3.Connection):
 
     def commit(self) -> None:
         """Commit, once no other connection reads."""
-        _patiently(self, super().commit)
+        _patiently(self, super().commit, ends_transaction=True)
 
     def blobopen(self, *arguments: Any, **options: Any) -> Any:
         """Open a blob, once no other connection writes."""
@@ -175,7 +197,9 @@ def _patient(given: Any, patient: type) -> Any:
     return patient if issubclass(patient, given) else type(given.__name__, (given, patient), {})
 
 
-def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> Any:
+def _patiently(
+    connection: Any, call: Callable[..., Any], *arguments: Any, ends_transaction: bool = False
+) -> Any:
     """Call, again and again while the database is locked, for as long as the connection may wait."""
     waited_s = 0.0
     while True:
@@ -184,14 +208,28 @@ def _patiently(connection: Any, call: Callable[..., Any], *arguments: Any) -> An
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode not in _RETRIED or waited_s >= connection.timeout_s:
                 raise
+            if not waited_s and not ends_transaction and _holds_lock(connection):
+                raise  # SQLite does not wait either: the other connection may wait for this one
         time.sleep(_RETRY_S)
         waited_s += _RETRY_S
+
+
+def _holds_lock(connection: sqlite3.Connection) -> bool:
+    """Return true if the connection has read in a transaction, or in a query that has not ended.
+
+    Python has no `sqlite3_txn_state`, but SQLite refuses a checkpoint exactly then.
+    """
+    try:
+        sqlite3.Cursor(connection).execute("PRAGMA wal_checkpoint")
+    except sqlite3.OperationalError as error:
+        return error.sqlite_errorcode == sqlite3.SQLITE_LOCKED
+    return False
 
 
 def connect_patiently(connect: Any, *args: Any, **options: Any) -> Any:
     """Do what `sqlite3.connect` does, with a connection that waits in virtual time.
 
-    If the program makes its connections by a function, they wait in real time.
+    If `factory` is a function, its connections wait in real time, in which nothing else runs.
     """
     given = dict(zip(_PARAMETERS, args, strict=False))
     if len(given) < len(args) or given.keys() & options.keys():
