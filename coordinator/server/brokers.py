@@ -496,7 +496,7 @@ class Brokers:
     @property
     def connections(self) -> tuple[KafkaServerConnection, ...]:
         """All open connections."""
-        return tuple(each for socket in self._sockets for each in socket.connections)
+        return tuple(each for socket in self._sockets for each in socket.connections if not each.is_closed)
 
     @property
     def listeners(self) -> tuple[BrokerListener, ...]:

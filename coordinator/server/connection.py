@@ -101,6 +101,7 @@ class KafkaServerConnection(asyncio.Protocol):
         "_holds",
         "_host",
         "_is_librdkafka",
+        "_is_own",
         "_is_plain",
         "_is_queued",
         "_is_starved",
@@ -116,7 +117,6 @@ class KafkaServerConnection(asyncio.Protocol):
         "_peer",
         "_reauth_ms",
         "_repeated",
-        "_resting",
         "_rights",
         "_services",
         "_shortcut",
@@ -182,8 +182,8 @@ class KafkaServerConnection(asyncio.Protocol):
         self._write_blocked = False
         self._stopped = False
         self._lost = False
-        self._resting = False
-        """True while the connection waits for a time, not for a response."""
+        self._is_own = False
+        """True while the connection waits for a time or for a Produce, which goes on without its client."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()
@@ -209,7 +209,7 @@ class KafkaServerConnection(asyncio.Protocol):
             self._late = self._services.loop.call_later(LOGIN_S, self._stop, "no login in time")
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Stop serving the client, and end its wait for records."""
+        """End the client's wait for records, and stop serving it once its records are in the log."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
             self._log_closed(self._login.failure)  # a client may leave before the refusal
         if self._late is not None:
@@ -218,14 +218,18 @@ class KafkaServerConnection(asyncio.Protocol):
             self._held.cancel()
         self._lost = True
         self._buffers.drop(self)
-        if (self._resting or self._is_queued) and not self._stopped and self._login is None:
+        if (self._is_own or self._is_queued) and not self._stopped and self._login is None:
             # As in Kafka, producers that want no response may disconnect when they have sent everything.
             self._write_blocked = False
         else:
-            self._stopped = True
-            if self._waiting is not None:
-                self._waiting.cancel()
-                self._waiting = None
+            self._forget()
+
+    def _forget(self) -> None:
+        """Stop serving a client that is gone."""
+        self._stopped = True
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
         self._on_lost(self)
 
     @property
@@ -250,7 +254,9 @@ class KafkaServerConnection(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection without a message; responses that the client does not read are dropped."""
         self._stopped = True
-        if (
+        if self._lost:
+            self._forget()
+        elif (
             self._transport.get_write_buffer_size()
             or self._transport.get_extra_info("sslcontext") is not None
         ):
@@ -391,7 +397,7 @@ class KafkaServerConnection(asyncio.Protocol):
         elif is_enough:
             self._continue()
         elif self._lost and not self._is_busy:
-            self._stopped = True
+            self._forget()
 
     def _is_enough(self, taken: int) -> bool:
         """Return true if that many requests are enough for one piece of work."""
@@ -453,7 +459,9 @@ class KafkaServerConnection(asyncio.Protocol):
 
     def _end(self) -> None:
         """Close the connection after its responses."""
-        if self._services.gate.is_shut:
+        if self._lost:
+            self._forget()
+        elif self._services.gate.is_shut:
             self._services.gate.when_open(self._end)
         else:
             self._transport.close()
@@ -499,6 +507,7 @@ class KafkaServerConnection(asyncio.Protocol):
             keep = None if question is None else self._repeated.keep_later(question, handler, request)
             self._asking = len(frame)
             self._holds |= self._asking > UNCOUNTED
+            self._is_own = header.api_key == ApiKey.PRODUCE
             self._wait(reply, codec, header.correlation_id, keep)
         elif reply is not NO_REPLY:
             answer = codec.encode(header.correlation_id, reply)
@@ -547,7 +556,7 @@ class KafkaServerConnection(asyncio.Protocol):
     def _rest(self, seconds: float) -> None:
         """Delay the next request by that time."""
         self._waiting = rest = self._services.loop.create_future()
-        self._resting = True
+        self._is_own = True
 
         def over() -> None:
             if not rest.done():
@@ -558,7 +567,7 @@ class KafkaServerConnection(asyncio.Protocol):
         def done(rest: asyncio.Future[None]) -> None:
             timer.cancel()
             self._waiting = None
-            self._resting = False
+            self._is_own = False
             self._continue()
 
         rest.add_done_callback(done)
@@ -603,6 +612,7 @@ class KafkaServerConnection(asyncio.Protocol):
     ) -> None:
         def answer() -> None:
             self._waiting = None
+            self._is_own = False
             self._asking = 0
             if self._stopped or future.cancelled():
                 return

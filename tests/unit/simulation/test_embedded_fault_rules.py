@@ -23,6 +23,7 @@ from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, Metad
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
 from tests.unit.simulation.faulty_places import EMBEDDED, PLACES, faulty
 from tests.unit.simulation.wire_member import WireMember
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 
@@ -243,18 +244,32 @@ def test_a_response_without_records_is_no_corrupt_one(kafka: EmbeddedKafka, memb
     assert (fault.state.matched, fault.state.met, fault.state.is_over) == (1, 1, True)
 
 
+def produced(value: bytes) -> bytes:
+    """A request that wants no response."""
+    writer = BatchWriter(1_000)
+    writer.add(1, None, value, ())
+    data = logs.OfTopic(name="orders", partitions=(logs.ProducedPartition(0, writer.batch()),))
+    return request_frame(ApiKey.PRODUCE, 9, 98, "m", logs.ProduceRequest(acks=0, topics=(data,)))
+
+
 def test_a_producer_that_wants_no_response_is_throttled(kafka: EmbeddedKafka, member: WireMember) -> None:
     fault = kafka.add_fault("throttle", "Produce", seconds=0.3)
-    writer = BatchWriter(1_000)
-    writer.add(1, None, b"x", ())
-    data = logs.OfTopic(name="orders", partitions=(logs.ProducedPartition(0, writer.batch()),))
-    frame = request_frame(ApiKey.PRODUCE, 9, 98, "m", logs.ProduceRequest(acks=0, topics=(data,)))
     began = time.monotonic()
-    member._socket.sendall(frame)
+    member._socket.sendall(produced(b"x"))
     assert member.ask(ApiKey.FIND_COORDINATOR, FIND).coordinators[0].error_code is ErrorCode.NONE
     assert time.monotonic() - began > 0.2
     assert [each.value for each in kafka.records("orders")] == [b"x"]
     assert fault.state.met == 1
+
+
+@EMBEDDED
+async def test_a_throttled_producer_that_disconnects_loses_no_record(kafka: EmbeddedKafka) -> None:
+    fault = kafka.add_fault("throttle", "Produce", seconds=0.05, times=2)
+    values = [b"%d" % number for number in range(5)]
+    with socket.create_connection(("127.0.0.1", kafka.endpoint.brokers.ports[0])) as sending:
+        sending.sendall(b"".join(map(produced, values)))
+    await until(lambda: [each.value for each in kafka.records("orders")] == values)
+    assert fault.state.is_over
 
 
 @EMBEDDED

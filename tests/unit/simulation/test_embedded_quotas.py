@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import socket
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -15,8 +17,10 @@ from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.quotas import QuotaChange
 from fencepost.coordinator.quotas import PRODUCER_BYTE_RATE, REQUEST_PERCENTAGE, ClientQuotas
+from tests.unit.simulation.test_embedded_fault_rules import produced
 from tests.unit.simulation.test_embedded_refusals import Client, sample
 from tests.unit.simulation.test_embedded_rights import plain
+from tests.waiting import until
 
 pytestmark = pytest.mark.real
 FETCH = 1
@@ -101,6 +105,24 @@ def test_a_producer_is_throttled_by_a_quota():
         kafka.set_quota(client_id="slow")
         assert kafka.quotas() == []
         producer.flush(20)
+
+
+async def test_a_throttled_producer_that_disconnects_loses_no_record(kafka):
+    kafka.set_quota(client_id="m", producer_byte_rate=10_000)
+    values = [b"x" * 101_000, *(b"%d" % number for number in range(5))]
+    with socket.create_connection(("127.0.0.1", kafka.endpoint.brokers.ports[0])) as sending:
+        sending.sendall(b"".join(map(produced, values)))
+    await until(lambda: [each.value for each in kafka.records("orders")] == values)
+
+
+async def test_a_throttled_producer_that_is_gone_does_not_delay_the_end() -> None:
+    with EmbeddedKafka(topics=["orders"]) as kafka:
+        kafka.add_fault("throttle", "Produce", seconds=60)
+        with socket.create_connection(("127.0.0.1", kafka.endpoint.brokers.ports[0])) as sending:
+            sending.sendall(produced(b"first") + produced(b"second"))
+        await until(lambda: kafka.records("orders"))
+        began = time.monotonic()
+    assert time.monotonic() - began < 20
 
 
 async def test_a_consumer_is_throttled_and_has_its_records():
