@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import ssl
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
@@ -152,7 +153,8 @@ class Brokers:
         self._work_queue = WorkQueue(self._turns)
         self._failed = asyncio.Event()
         self._changing = asyncio.Lock()
-        """Held while a broker starts, stops, comes or goes."""
+        """Held while a broker starts, stops, comes or goes, and while all close."""
+        self._closed = False
         try:
             if topics:
                 check_replicas(new_topics.default_replication_factor, len(ports))
@@ -166,6 +168,7 @@ class Brokers:
         :raises EnvironmentLacks: if a port is taken or not allowed, or the host is not one of this machine.
         :raises InconsistentRecord: if the journal is broken.
         """
+        self._closed = False
         load_first_answers()
         load_checksum()
         loop = asyncio.get_running_loop()
@@ -226,7 +229,17 @@ class Brokers:
         }
 
     async def _listen(self, services: Services, listeners: Sequence[_ServedListener]) -> None:
-        """Open all listeners of a broker. The services of each know its name, and its users if it has any."""
+        """Open all listeners of a broker, or none.
+
+        The services of each listener know its name, and its users if it has any.
+        """
+        try:
+            await self._open(services, listeners)
+        except BaseException:
+            await _close(listeners)
+            raise
+
+    async def _open(self, services: Services, listeners: Sequence[_ServedListener]) -> None:
         table = self._intercept(services.node_id, self.rights.around(handlers()))
         for each in listeners:
             has_login = each.listener.protocol.has_login
@@ -250,13 +263,25 @@ class Brokers:
         A partition without another replica has no leader until then.
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
-        self.check_known(node_id)
-        if node_id in self.cluster.stopped:
-            raise FencepostError(f"broker {node_id} is stopped already")
-        self._check_not_last(node_id)
-        self.cluster.stop_node(node_id)
-        self._move_groups_off(node_id)
-        await _close(self._listeners[node_id])
+        async with self._change():
+            self.check_known(node_id)
+            if node_id in self.cluster.stopped:
+                raise FencepostError(f"broker {node_id} is stopped already")
+            self._check_not_last(node_id)
+            self.cluster.stop_node(node_id)
+            self._move_groups_off(node_id)
+            await _close(self._listeners[node_id])
+
+    @contextlib.asynccontextmanager
+    async def _change(self) -> AsyncIterator[None]:
+        """Let one change of the brokers come after the other.
+
+        :raises FencepostError: if they are closed.
+        """
+        async with self._changing:
+            if self._closed:
+                raise FencepostError("the brokers are closed: start new ones")
+            yield
 
     def _check_not_last(self, node_id: int) -> None:
         if [node.node_id for node in self.cluster.running] == [node_id]:
@@ -276,7 +301,7 @@ class Brokers:
         :raises FencepostError: if there is no such broker, or it runs.
         :raises EnvironmentLacks: if its port was taken in the meantime.
         """
-        async with self._changing:
+        async with self._change():
             self.check_known(node_id)
             if node_id not in self.cluster.stopped:
                 raise FencepostError(f"broker {node_id} is running already")
@@ -291,18 +316,14 @@ class Brokers:
         :raises FencepostError: if no id is left.
         :raises EnvironmentLacks: if the port is taken or not allowed; nothing has changed then.
         """
-        async with self._changing:
+        async with self._change():
             node_id = max(self.groups.node_ids) + 1
             check_node_id(node_id)
             first, *others = (each.listener for each in next(iter(self._listeners.values())))
             made = (first.at_port(port), *(each.at_port(0) for each in others))
             listeners = tuple(map(self._serve_on, made))
             services = self._new_services(node_id)
-            try:
-                await self._listen(services, listeners)
-            except BaseException:
-                await _close(listeners)
-                raise
+            await self._listen(services, listeners)
             self.cluster.keep_replicas()
             self._racks[node_id] = rack
             self._listeners[node_id] = listeners
@@ -316,7 +337,7 @@ class Brokers:
 
         :raises FencepostError: as `check_removable`.
         """
-        async with self._changing:
+        async with self._change():
             self.check_removable(node_id)
             await _close(self._unregister(node_id))
 
@@ -394,19 +415,21 @@ class Brokers:
 
     async def close(self) -> None:
         """Stop listening and close all connections. Clients get no message, as when brokers die."""
-        self.cleaner.close()
-        self._work_queue.close()
-        self._turns.clear()
-        self.transactions.close()
-        self.groups.close()
-        self._gate.open()
-        for socket in self._sockets:
-            socket.drop()  # before the loop's next turn, which may bring requests
-        for socket in self._sockets:
-            await socket.close()
-        self._buffers.close()
-        if self.storage is not None:
-            self.storage.close()
+        self._closed = True
+        async with self._changing:  # a broker that starts has all its ports then, or none
+            self.cleaner.close()
+            self._work_queue.close()
+            self._turns.clear()
+            self.transactions.close()
+            self.groups.close()
+            self._gate.open()
+            for socket in self._sockets:
+                socket.drop()  # before the loop's next turn, which may bring requests
+            for socket in self._sockets:
+                await socket.close()
+            self._buffers.close()
+            if self.storage is not None:
+                self.storage.close()
 
     def _be_guarded(self) -> None:
         for connection in self.connections:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from typing import Any
 
 import pytest
 
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from tests.unit.coordinator.wire.raw_client import REQUIRED, Wire, nested
@@ -112,3 +114,49 @@ async def test_describing_a_broker_shows_its_listeners() -> None:
             "advertised.listeners": TWO["advertised.listeners"],
             "listener.security.protocol.map": TWO["listener.security.protocol.map"],
         }
+
+
+def listens(port: int) -> bool:
+    """True if some program listens at this port."""
+    with socket.socket() as trying:
+        return trying.connect_ex(("127.0.0.1", port)) == 0
+
+
+async def test_a_broker_whose_second_port_is_taken_starts_later() -> None:
+    two = ";".join([TWO["listeners"]] * 2)
+    async with serving({**TWO, "listeners": two, "advertised.listeners": two}, count=2) as brokers:
+        await brokers.stop_broker(2)
+        first, second = (each.socket.port for each in brokers._listeners[2])
+        with socket.create_server(("127.0.0.1", second)):
+            with pytest.raises(EnvironmentLacks, match=f"port {second} on 127.0.0.1 is taken"):
+                await brokers.start_broker(2)
+            assert not listens(first)
+        await brokers.start_broker(2)
+        assert listens(first)
+        await brokers.stop_broker(2)
+        assert not listens(first)
+
+
+@pytest.mark.parametrize("what", ["start", "add"])
+async def test_brokers_that_close_leave_no_port_open(what: str) -> None:
+    brokers = Brokers({"orders": 2}, ports=(0, 0), host="localhost")
+    await brokers.start()
+    ports = list(brokers.ports)
+    await brokers.stop_broker(2)
+    change = brokers.start_broker(2) if what == "start" else brokers.add_broker(ports.pop())
+    changing = asyncio.ensure_future(change)
+    await asyncio.sleep(0)
+    await brokers.close()
+    await changing
+    assert not any(map(listens, brokers.ports))
+    for refused in (brokers.start_broker(2), brokers.add_broker(), brokers.stop_broker(1)):
+        with pytest.raises(FencepostError, match="the brokers are closed: start new ones"):
+            await refused
+
+
+async def test_a_broker_that_starts_is_stopped_afterwards() -> None:
+    async with serving({}, count=2) as brokers:
+        await brokers.stop_broker(2)
+        await asyncio.gather(brokers.start_broker(2), brokers.stop_broker(2))
+        assert brokers.cluster.stopped == {2}
+        assert not listens(brokers.ports[1])
