@@ -35,7 +35,7 @@ from fencepost.simulation.trace.parquet import ParquetTrace
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-SECONDS = 100
+SECONDS = 240
 SPARK_HOME = Path(pyspark.__file__).parent
 SUBMIT = (
     f"--driver-java-options '{SHORT_JOBS}' --conf spark.executor.extraJavaOptions='{SHORT_JOBS}' "
@@ -120,7 +120,7 @@ ON_THIS_PYTHON = {
 
 @pytest.mark.processes
 @pytest.mark.real
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_killed(tmp_path: Path) -> None:
     bare = tmp_path / "python"
     venv.create(bare, symlinks=True)
@@ -171,7 +171,7 @@ print(json.dumps(analyze(sys.argv[1], master=sys.argv[2])))
 
 @pytest.mark.long
 @pytest.mark.real
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")
 def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
