@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from typing import Final
 
@@ -12,6 +11,7 @@ from fencepost.coordinator.rabbit_codec.base import CommandVersion, Frame
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_server.cluster import LOOPBACK_USERS
 from fencepost.coordinator.rabbit_server.session import Handler, HandshakeStep, RabbitSession, response_to
+from fencepost.coordinator.server.listener_config import is_loopback
 
 PLAIN: Final = "PLAIN"
 RABBITMQ_VERSION: Final = "4.3.2"
@@ -92,18 +92,9 @@ def _authenticated(session: RabbitSession, frame: frames.SaslAuthenticate) -> tu
         return ResponseCode.SASL_ERROR, ""
     if not session.cluster.is_user(user, password):
         return ResponseCode.AUTHENTICATION_FAILURE, user
-    if user in LOOPBACK_USERS and not _is_loopback(session.socket.peer_host):
+    if user in LOOPBACK_USERS and not is_loopback(session.socket.peer_host):
         return ResponseCode.AUTHENTICATION_FAILURE_LOOPBACK, user
     return ResponseCode.OK, user
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return False
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback
 
 
 def _tune(session: RabbitSession, frame: frames.Tune) -> None:

@@ -133,7 +133,7 @@ class Listener(Generic[C]):
             )
             await acceptor.open()
         except OSError as error:
-            raise EnvironmentLacks(_why(error, self.host, self.port)) from error
+            raise EnvironmentLacks(why_not_listening(error, self.host, self.port)) from error
         self._acceptor, self.port = acceptor, acceptor.port
         keep_from_children(self)
 
@@ -221,7 +221,8 @@ async def _address(host: str) -> str:
     return str(found[0][4][0])
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def why_not_listening(error: OSError, host: str, port: int) -> str:
+    """Return the reason why a socket can't listen there, and what to do."""
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return (

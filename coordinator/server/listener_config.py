@@ -145,6 +145,16 @@ def check_node_id(node_id: int) -> None:
         raise FencepostError(f"{NODE_ID}: {node_id}: the last id is beyond {_LAST_NODE_ID}")
 
 
+def is_loopback(host: str) -> bool:
+    """Return true if only this machine can connect to that address."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
+
+
 def address_text(host: str, port: int) -> str:
     """Return HOST:PORT, as a client's setting `bootstrap.servers` takes them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -7,7 +7,6 @@ import atexit
 import contextlib
 import dataclasses
 import gc
-import ipaddress
 import os
 import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from fencepost.coordinator.server.listener_config import (
     NO_LISTENERS,
     BrokerListener,
     ListenerConfig,
+    is_loopback,
 )
 from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.cli.arguments import Json, TraceConfig, key_values, within
@@ -223,12 +223,8 @@ def control_address(text: str) -> ControlAddress:
     from fencepost.simulation.control.serving import TOKEN_VARIABLE, ControlAddress
 
     address = ControlAddress.parse(text)
-    if not address.is_loopback and not os.environ.get(TOKEN_VARIABLE):
-        log.warning(
-            "open_to_everybody",
-            host=address.host,
-            reason=f"--control: other machines need no token: set {TOKEN_VARIABLE}",
-        )
+    if not os.environ.get(TOKEN_VARIABLE):
+        warn_if_open(address.host, f"--control: other machines need no token: set {TOKEN_VARIABLE}")
     return address
 
 
@@ -257,12 +253,13 @@ def _warn_if_open(listeners: Iterable[Iterable[BrokerListener]]) -> None:
     """Warn about each host at which clients of other machines need no login."""
     hosts = (each.host for of_broker in listeners for each in of_broker if not each.protocol.has_login)
     for host in dict.fromkeys(hosts):
-        if not _is_loopback(host):
-            log.warning(
-                "open_to_everybody",
-                host=host,
-                reason="clients from other machines need no login: use --sasl-user, or --host 127.0.0.1",
-            )
+        warn_if_open(host, "clients from other machines need no login: use --sasl-user, or --host 127.0.0.1")
+
+
+def warn_if_open(host: str, reason: str) -> None:
+    """Warn if other machines can connect to this host."""
+    if not is_loopback(host):
+        log.warning("open_to_everybody", host=host, reason=reason)
 
 
 def _announce(
@@ -299,14 +296,6 @@ def _announce(
         print_text(f"fencepost ready rabbit-stream {rabbit}")
     if control is not None:
         print_text(f"fencepost ready control {control}")
-
-
-def _is_loopback(host: str) -> bool:
-    """True if only this machine can connect to that address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _storage(

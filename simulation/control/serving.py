@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -40,14 +39,6 @@ class ControlAddress(NamedTuple):
                 f"--control {text}: expected PORT or HOST:PORT, such as 9644; 0 takes a free port"
             )
         return cls(host.strip("[]") or "127.0.0.1", int(port))
-
-    @property
-    def is_loopback(self) -> bool:
-        """True if only this machine can connect."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
 
 
 @contextlib.asynccontextmanager

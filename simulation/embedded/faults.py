@@ -18,6 +18,14 @@ from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
+from fencepost.coordinator.server.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    Wanted,
+    wanted_by,
+)
 from fencepost.coordinator.server.refused import refused
 from fencepost.coordinator.server.repeated import RepeatingHandlers
 from fencepost.coordinator.server.services import (
@@ -80,8 +88,8 @@ class FaultInjector:
         self._name_of = name_of
         self._connections = connections
         self._damaged = damaged
-        self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
-        """The partitions that were named last on a connection that fetches."""
+        self._fetched: dict[OpenConnection, logs.FetchRequest | FetchSession] = {}
+        """The last full request on a connection that fetches, or the partitions of its session."""
         self._readers: dict[OpenConnection, MemberId] = {}
         """The member whose client fetches on a connection."""
         self._rules: list[FaultRule] = []
@@ -222,7 +230,7 @@ class FaultInjector:
         if (connection.client_id or "").startswith(prefix):
             return True
         groups = self._members.get(connection, {}).values()
-        topics = (each.topic for each in self._fetched.get(connection, ()))
+        topics = (each.name or "" for each in self.fetched_on(connection))
         return any(name.startswith(prefix) for name in (*groups, *topics))
 
     def _is_called(self, member_id: MemberId, who: str) -> bool:
@@ -383,8 +391,9 @@ class FaultInjector:
         """
         connection = asked.connection
         ids = dict.fromkeys(self._members.get(connection, ()))
-        if not ids and (fetched := self._fetched.get(connection)):
+        if not ids and (wanted := self.fetched_on(connection)):
             context = asked.context
+            fetched = {TopicPartition(each.name, each.partition.partition) for each in wanted if each.name}
             found = [
                 member
                 for member in self._all_members()
@@ -403,16 +412,34 @@ class FaultInjector:
         return name if name is not None or topic_id is None else self._name_of(topic_id)
 
     def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
-        """Remember the partitions that a fetch names; a fetch that continues a session may name none."""
-        if not request.topics:
-            return
-        self._forget_closed()
-        self._fetched[connection] = {
-            TopicPartition(name, one.partition)
-            for topic in request.topics
-            if (name := self._topic_name(topic)) is not None
-            for one in topic.partitions
-        }
+        """Remember the partitions of a full fetch, or change those of its session (KIP-227)."""
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._forget_closed()
+            self._fetched[connection] = request
+        elif request.topics or request.forgotten:
+            self._session_on(connection, by_id=request.by_id).update(
+                wanted_by(request, self._name_of), request.forgotten
+            )
+
+    def _session_on(self, connection: OpenConnection, *, by_id: bool) -> FetchSession:
+        """Return the session of a connection, made from its last full request if needed."""
+        found = self._fetched.get(connection)
+        if isinstance(found, FetchSession):
+            return found
+        session = self._fetched[connection] = FetchSession(
+            NO_SESSION, by_id=by_id if found is None else found.by_id
+        )
+        if found is not None:
+            session.update(wanted_by(found, self._name_of), ())
+        return session
+
+    def fetched_on(self, connection: OpenConnection) -> list[Wanted]:
+        """Return the partitions that a connection fetches: those of its session, or of its last request."""
+        if connection not in self._fetched:
+            return []
+        session = self._session_on(connection, by_id=False)
+        session.find_names(self._name_of)
+        return session.wanted
 
     def _about(self, api: int, request: Any, asked: Asked, broker: int) -> list[FaultRule]:
         """Return the rules that act on a request. It fails at most once and is lost at most once: further
@@ -438,7 +465,7 @@ class FaultInjector:
         self, request: Any, connection: OpenConnection
     ) -> Collection[tuple[str | None, int | None]]:
         if isinstance(request, logs.FetchRequest):
-            return self._fetched.get(connection, ())  # its session names no partitions again
+            return [(each.name, each.partition.partition) for each in self.fetched_on(connection)]
         return list(partitions_of(request, self._topic_name))
 
     @staticmethod

@@ -13,13 +13,14 @@ from fencepost.coordinator.codec.registry import REGISTRY, api_name
 from fencepost.coordinator.codec.schema import kafka_apis
 from fencepost.coordinator.protocol.cluster import MetadataResponse, Node
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.brokers.address import kafka_addresses
 from fencepost.simulation.brokers.blocking import ask_metadata
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.embedded.fault_controls import FaultControls, check_selectors
 from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.faults import FaultInjector
 from fencepost.simulation.embedded.lifecycle import Embedded
-from fencepost.simulation.embedded.settings import Api, api_of
+from fencepost.simulation.embedded.settings import Api, address, api_of, whole
 from fencepost.simulation.embedded.thread import LoopThread
 from fencepost.simulation.embedded.waiting import Waiting
 from fencepost.simulation.lab.proxy.proxy import Address, Proxy
@@ -27,12 +28,12 @@ from fencepost.simulation.lab.proxy.stand_in import StandIn
 
 log = structlog.get_logger(__name__)
 
-_UNBOUND = frozenset({"0.0.0.0", "::"})  # they are refused
 _LAST_PORT = 65_535
 
 
 class ProxyCalls:
-    """Logs calls about faults, and the requests that faults have met."""
+    """Logs the start and the end of each fault. A request that a fault meets is counted and not logged: the
+    log is written on the loop, which would wait for a reader of stderr."""
 
     def __init__(self) -> None:
         self.waiting = Waiting()
@@ -47,13 +48,20 @@ class ProxyCalls:
 class FaultyProxy(Proxy):
     """A proxy with faults before the brokers of this cluster, on consecutive ports or on free ones."""
 
-    def __init__(self, cluster: MetadataResponse, *, host: str, port: int) -> None:
+    def __init__(
+        self, cluster: MetadataResponse, *, host: str, port: int, advertise: Address | None = None
+    ) -> None:
         brokers = sorted(cluster.brokers, key=lambda each: each.node_id)
         super().__init__(
             {each.node_id: (each.host, each.port) for each in brokers},
             rng=random.Random(0),  # no rule of it draws
             host=host,
             ports={each.node_id: port + place if port else 0 for place, each in enumerate(brokers)},
+            advertised={
+                each.node_id: (advertise[0], advertise[1] + place) for place, each in enumerate(brokers)
+            }
+            if advertise
+            else None,
         )
         self.observer = ProxyCalls()
         self._cluster = cluster
@@ -77,11 +85,15 @@ class FaultyProxy(Proxy):
         return super().address(node)
 
     def _note(self, rule: FaultRule) -> None:
-        self.observer.called(rule.method, rule.arguments, state_to="met")
+        if self.faults.is_over(rule):
+            self.observer.called(rule.method, rule.arguments, state_to="end")
+        else:
+            self.observer.waiting.wake()
 
     def _described(self) -> MetadataResponse:
-        brokers = (Node(node_id=each, host=self._host, port=port) for each, port in self._ports.items())
-        return msgspec.structs.replace(self._cluster, brokers=tuple(brokers))
+        found = ((each, *self.address(each)) for each in self._ports)
+        brokers = tuple(Node(node_id=each, host=host, port=port) for each, host, port in found)
+        return msgspec.structs.replace(self._cluster, brokers=brokers)
 
 
 class KafkaProxy(FaultControls[FaultyProxy], Embedded[FaultyProxy, "KafkaProxy"]):
@@ -92,9 +104,10 @@ class KafkaProxy(FaultControls[FaultyProxy], Embedded[FaultyProxy, "KafkaProxy"]
             proxy.fail_next("OffsetCommit", "NOT_COORDINATOR")
 
     It knows the brokers that `bootstrap_servers` tells at its start. It listens on `host`, which clients are
-    told, and on consecutive ports from `port`; 0 takes free ones.
+    told, and on consecutive ports from `port`; 0 takes free ones. Behind a mapped port, `advertise` is the
+    first HOST:PORT at which clients find it, and further brokers have the next ports.
 
-    :raises FencepostError: for a host that is no address of clients, and a cluster that speaks TLS.
+    :raises FencepostError: for a host, a port or an address that is none, and a cluster that speaks TLS.
     """
 
     def __init__(
@@ -103,18 +116,21 @@ class KafkaProxy(FaultControls[FaultyProxy], Embedded[FaultyProxy, "KafkaProxy"]
         *,
         host: str = "127.0.0.1",
         port: int = 0,
+        advertise: str | None = None,
         security: ClientSecurity = OPEN,
     ) -> None:
         super().__init__(LoopThread("fencepost-proxy", "this proxy"))
-        if host in _UNBOUND:
-            raise FencepostError(f"host {host}: clients connect to it, expected an address of this machine")
         if security.tls:
             raise FencepostError(
                 "the proxy can't read TLS: expected security.protocol PLAINTEXT or SASL_PLAINTEXT"
             )
         self._servers = bootstrap_servers
-        self._host = host
-        self._port = port
+        self._host = address(host)
+        self._port = whole("port", port, 0, _LAST_PORT)
+        addresses = () if advertise is None else kafka_addresses(advertise, "advertise")
+        if len(addresses) > 1:
+            raise FencepostError(f"advertise={advertise!r}: expected one HOST:PORT, that of the first broker")
+        self._advertise = addresses[0] if addresses else None
         self._security = security
 
     @property
@@ -129,11 +145,13 @@ class KafkaProxy(FaultControls[FaultyProxy], Embedded[FaultyProxy, "KafkaProxy"]
 
     async def _opened(self) -> FaultyProxy:
         cluster = ask_metadata(self._servers, "bootstrap servers", self._security)
-        if self._port + len(cluster.brokers) - 1 > _LAST_PORT:
-            raise FencepostError(
-                f"port {self._port}: the last of {len(cluster.brokers)} ports is beyond {_LAST_PORT}"
-            )
-        proxy = FaultyProxy(cluster, host=self._host, port=self._port)
+        advertised = self._advertise.port if self._advertise else 0
+        for what, first in (("port", self._port), ("advertise", advertised)):
+            if first + len(cluster.brokers) - 1 > _LAST_PORT:
+                raise FencepostError(
+                    f"{what} {first}: the last of {len(cluster.brokers)} ports is beyond {_LAST_PORT}"
+                )
+        proxy = FaultyProxy(cluster, host=self._host, port=self._port, advertise=self._advertise)
         await proxy.start()
         return proxy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import random
 import socket
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from fencepost.coordinator.codec.endpoints import is_readable
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
+from fencepost.coordinator.server.listener import why_not_listening
+from fencepost.coordinator.server.listener_config import address_text
 from fencepost.simulation.kernel.rules import Matching, NetworkRule, stalling
 from fencepost.simulation.lab.proxy.connection import ProxyConnection, ProxyContext
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
@@ -31,7 +34,8 @@ class Proxy:
 
     `upstreams` are the brokers by node id; node N is called "broker-N" in messages. `members` gives names to
     client ids; without one a client id is its own name. What is random comes from `rng`. TLS can't be read
-    and is refused. Each broker's port is that of `ports`, by default a free one.
+    and is refused. Each broker's port is that of `ports`, by default a free one. `advertised` has the
+    addresses at which clients find the brokers, if these are not those to listen on.
     :raises FencepostError: without any upstream.
     """
 
@@ -44,6 +48,7 @@ class Proxy:
         ports: Mapping[int, int] | None = None,
         observer: ProxyObserver | None = None,
         members: Mapping[str, str] | None = None,
+        advertised: Mapping[int, Address] | None = None,
     ) -> None:
         if not upstreams:
             raise FencepostError("a proxy before no broker: expected at least one upstream")
@@ -61,6 +66,7 @@ class Proxy:
         self._acceptors: dict[int, Acceptor] = {}
         self._ports: dict[int, int] = {}
         self._wanted_ports = ports or {}
+        self._advertised = advertised or {}
         self._nowhere: socket.socket | None = None
         self._stalls: dict[str, tuple[NetworkRule, ...]] = {}
         self._connections: dict[ProxyConnection, None] = {}
@@ -69,28 +75,31 @@ class Proxy:
     async def start(self) -> None:
         """Listen, once for each broker.
 
-        :raises EnvironmentLacks: if the host is no address of this machine.
+        :raises FencepostError: if the host stands for all interfaces, and no other address is advertised.
+        :raises EnvironmentLacks: if it can't listen there.
         """
         loop = asyncio.get_running_loop()
         is_readable(ApiKey.METADATA, 0)  # load the schemas now, and not while a heartbeat waits
+        where, wanted = "", 0
         try:
             found = await loop.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
             family, address = found[0][0], str(found[0][4][0])
+            if not self._advertised and ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
+                raise FencepostError(
+                    f"host {self._host}: clients connect to it, expected an address of this machine, or an "
+                    "address to advertise"
+                )
             self._nowhere = socket.socket(family)
             self._nowhere.bind((address, 0))
             for node in self._upstreams:
-                wanted = self._wanted_ports.get(node, 0)
+                where, wanted = f"broker {node}: ", self._wanted_ports.get(node, 0)
                 listening = socket.create_server((address, wanted), family=family, backlog=BACKLOG)
                 self._acceptors[node] = Acceptor(listening, self._connect(node))
                 await self._acceptors[node].open()
                 self._ports[node] = self._acceptors[node].port
         except OSError as error:
             await self.close()
-            first = min(self._wanted_ports.values(), default=0)
-            hint = f"expected free ports from {first} on" if first else "a loopback address always works"
-            raise EnvironmentLacks(
-                f"can't listen on {self._host}: {error.strerror or error}; {hint}"
-            ) from error
+            raise EnvironmentLacks(where + why_not_listening(error, self._host, wanted)) from error
 
     async def close(self) -> None:
         """Stop listening, and reset all connections."""
@@ -117,15 +126,17 @@ class Proxy:
     @property
     def bootstrap_servers(self) -> str:
         """All listeners, as a client's setting `bootstrap.servers` takes them."""
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return ",".join(f"{host}:{port}" for port in self._ports.values())
+        return ",".join(address_text(*self.address(node)) for node in self._ports)
 
     def address(self, node: int) -> Address:
         """Return the address at which clients find a node; nothing listens at that of an unknown node."""
+        if node in self._advertised:
+            return self._advertised[node]
         if node in self._ports:
             return self._host, self._ports[node]
         assert self._nowhere is not None
-        return self._host, int(self._nowhere.getsockname()[1])
+        host = next((host for host, _ in self._advertised.values()), self._host)
+        return host, int(self._nowhere.getsockname()[1])
 
     def set_upstream(self, node: int, address: Address) -> None:
         """Set the broker's address from now on; connections that are open stay.

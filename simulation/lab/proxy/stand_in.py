@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import msgspec
 import structlog
@@ -19,6 +18,7 @@ from fencepost.coordinator.codec.relay import MEMBER_APIS
 from fencepost.coordinator.codec.schema import is_flexible, throttled
 from fencepost.coordinator.protocol import cluster, inspection, logs
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.server.refused import refusal_of
 from fencepost.coordinator.server.services import Asked, ThrottledReply
 from fencepost.simulation.embedded.fault_rules import FaultRule
@@ -48,12 +48,14 @@ class StandIn:
         connections: Callable[[], Iterable[NamedConnection]],
     ) -> None:
         self.faults = FaultInjector(
-            lambda api, request, asked, rule: note(rule), tuple, names.name_of, connections, _damaged
+            lambda api, request, asked, rule: note(rule),
+            tuple,
+            lambda topic_id: names.known().get(topic_id),
+            connections,
+            _damaged,
         )
         self._describe = describe
         self._names = names
-        self._named = WeakKeyDictionary[NamedConnection, tuple[logs.OfTopic[Any], ...]]()
-        """The topics that the last Fetch with some has named on each connection."""
         self._warned: set[tuple[int, int]] = set()
 
     def is_about(self, api_key: int) -> bool:
@@ -73,13 +75,19 @@ class StandIn:
         """Return what `FaultInjector.handle` does; `carry_out` passes the request on."""
         context = RequestContext(header.api_version, header.client_id, client_host)
         request = self._read(frame, header, context)
-        if isinstance(request, logs.FetchRequest) and request.topics:
-            self._named[connection] = request.topics
 
         def refuse(error: ErrorCode, at_top: bool | None) -> Any:
             asked = request
-            if isinstance(request, logs.FetchRequest) and not request.topics:
-                asked = msgspec.structs.replace(request, topics=self._named.get(connection, ()))
+            if isinstance(request, logs.FetchRequest):
+                topics: dict[tuple[str | None, TopicId | None], list[logs.FetchPartition]] = {}
+                for each in self.faults.fetched_on(connection):
+                    name = None if request.by_id else each.name
+                    topics.setdefault((name, each.topic_id), []).append(each.partition)
+                named = (
+                    logs.OfTopic(name=name, topic_id=topic_id, partitions=tuple(partitions))
+                    for (name, topic_id), partitions in topics.items()
+                )
+                asked = msgspec.structs.replace(request, topics=tuple(named))
             return refusal_of(asked, header.api_version, error, self._described, at_top=at_top)
 
         asked = Asked(context, "", connection)

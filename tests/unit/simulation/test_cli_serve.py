@@ -290,4 +290,4 @@ def test_an_address_of_the_control_api_that_is_none(given: str, told: str) -> No
         ControlAddress.parse(given)
     assert str(wrong.value).startswith(told)
     assert ControlAddress.parse("[::1]:9644") == ("::1", 9644)
-    assert ControlAddress.parse("9644").is_loopback
+    assert ControlAddress.parse("9644") == ("127.0.0.1", 9644)

@@ -108,6 +108,44 @@ def test_partitions_are_selected(kafka: EmbeddedKafka, member: WireMember) -> No
     assert fault.state.matched == 1
 
 
+def session_fetch(
+    member: WireMember, session: tuple[int, int], named: tuple[int, ...] = (), forgotten: tuple[int, ...] = ()
+) -> logs.FetchResponse:
+    wanted = tuple(
+        logs.FetchPartition(partition=each, fetch_offset=0, partition_max_bytes=1_000) for each in named
+    )
+    request = logs.FetchRequest(
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1_000,
+        session_id=session[0],
+        session_epoch=session[1],
+        topics=(logs.OfTopic(name="orders", partitions=wanted),) if named else (),
+        forgotten=(logs.OfTopic(name="orders", partitions=forgotten),) if forgotten else (),
+    )
+    reply: logs.FetchResponse = member.ask(ApiKey.FETCH, request, 12)
+    return reply
+
+
+def test_the_partitions_of_a_fetch_are_those_of_its_session(kafka: EmbeddedKafka, member: WireMember) -> None:
+    session = session_fetch(member, (0, 0), (0, 1, 2)).session_id
+    fault = kafka.add_fault("delay", "Fetch", seconds=0.001, topic="orders", partition=1, times=None)
+    session_fetch(member, (session, 1))
+    session_fetch(member, (session, 2), (2,))
+    assert fault.state.matched == 2, "partition 1 stays, though the last request has named another"
+    session_fetch(member, (session, 3), (), (1,))
+    session_fetch(member, (session, 4), (3,))
+    assert fault.state.matched == 2, "it was forgotten"
+    failing = kafka.add_fault("error", "Fetch", error="UNKNOWN_SERVER_ERROR", topic="orders", partition=3)
+    failed = session_fetch(member, (session, 5))
+    assert sorted(one.partition for topic in failed.topics for one in topic.partitions) == [0, 2, 3]
+    assert failing.state.is_over
+    session_fetch(member, (0, 0), (0, 1))
+    assert fault.state.matched == 3
+    session_fetch(member, (0, -1), (0,))
+    assert fault.state.matched == 3, "a full request replaces what was before"
+
+
 def test_fetched_offsets_are_of_a_topic(kafka: EmbeddedKafka, member: WireMember) -> None:
     fault = kafka.add_fault("error", "OffsetFetch", error="NOT_COORDINATOR", topic="orders", times=None)
     for name, matched in (("others", 0), ("orders", 1)):

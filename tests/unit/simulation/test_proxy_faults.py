@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import socket
 import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import httpx
 import pytest
+import structlog
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
@@ -178,12 +182,18 @@ def test_what_no_request_can_meet_is_refused(
 
 
 def test_what_a_proxy_can_not_stand_before(kafka: EmbeddedKafka) -> None:
-    with pytest.raises(FencepostError, match=r"host 0\.0\.0\.0: clients connect to it, expected an address"):
-        KafkaProxy("localhost:9092", host="0.0.0.0")
+    for host in ("0.0.0.0", "0", "0x0", "::"):
+        with pytest.raises(FencepostError, match=f"host {host}: clients connect to it, expected an address"):
+            KafkaProxy(kafka.bootstrap_servers, host=host).start()
+    for wrong in ({"port": -1}, {"port": "19092"}, {"port": 65_536}, {"host": ""}):
+        with pytest.raises(FencepostError, match=f"{next(iter(wrong))}=.*: expected "):
+            KafkaProxy("localhost:9092", **wrong)
+    with pytest.raises(FencepostError, match="expected one HOST:PORT"):
+        KafkaProxy("localhost:9092", advertise="a:1,b:2")
     with pytest.raises(FencepostError, match="can't read TLS: expected"):
         KafkaProxy("localhost:9092", security=ClientSecurity(tls=True))
     port = int(kafka.bootstrap_servers.rpartition(":")[2])
-    with pytest.raises(EnvironmentLacks, match=f"in use.*; expected free ports from {port} on"):
+    with pytest.raises(EnvironmentLacks, match=rf"broker 1: port {port} on 127\.0\.0\.1 is taken: stop"):
         KafkaProxy(kafka.bootstrap_servers, port=port).start()
     with pytest.raises(EnvironmentLacks, match="bootstrap servers: no Kafka broker answers at "):
         KafkaProxy("127.0.0.1:1").start()
@@ -192,6 +202,34 @@ def test_what_a_proxy_can_not_stand_before(kafka: EmbeddedKafka) -> None:
         pytest.raises(FencepostError, match="last of 2 ports is beyond 65535"),
     ):
         KafkaProxy(two.bootstrap_servers, port=65535).start()
+
+
+def test_an_address_of_a_mapped_port_is_advertised(kafka: EmbeddedKafka) -> None:
+    with KafkaProxy(kafka.bootstrap_servers, host="0", advertise="kafka.example:29092") as proxy:
+        assert proxy.bootstrap_servers == "kafka.example:29092"
+        wire = Wire(f"127.0.0.1:{proxy.endpoint._ports[1]}")
+        with wire.socket:
+            for number in range(2):
+                asked = MetadataRequest(topics=None)
+                wire.socket.sendall(request_frame(ApiKey.METADATA, 12, number, "m", asked))
+                _, told = read_response(ApiKey.METADATA, 12, wire.frame())
+                assert [(each.host, each.port) for each in told.brokers] == [("kafka.example", 29092)]
+                proxy.fail_next("Metadata", "LEADER_NOT_AVAILABLE")
+            proxy.remove_faults()
+
+
+def test_a_met_request_is_counted_and_not_logged(proxy: KafkaProxy, wire: Wire) -> None:
+    structlog.configure(cache_logger_on_first_use=False)
+    try:
+        with capture_logs() as logged:
+            fault = proxy.add_fault("delay", "FindCoordinator", seconds=0.001, times=3)
+            for number in range(3):
+                wire.socket.sendall(request_frame(ApiKey.FIND_COORDINATOR, 4, number, "m", FIND))
+                wire.frame()
+            assert fault.state.met == 3
+    finally:
+        structlog.reset_defaults()
+    assert [each["state"] for each in logged if each["event"] == "proxy_fault"] == ["begin", "end"]
 
 
 async def test_the_same_routes_over_http(kafka: EmbeddedKafka, proxy: KafkaProxy) -> None:
@@ -311,3 +349,19 @@ def test_a_broker_that_joins_later_is_reported_once() -> None:
             assert [each.node_id for each in told.brokers] == [1, added]
         wire.socket.close()
     assert [each["node"] for each in logged if each["event"] == "proxy_unknown_broker"] == [added]
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_proxy_that_waits_for_its_broker(number: signal.Signals) -> None:
+    options = ["--host", "0", "--advertise", "127.0.0.1:29092", "--port", "0", "--control", "0"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "fencepost.simulation", "proxy", address, *options]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+            with silent.accept()[0]:
+                process.send_signal(number)
+                assert process.wait(10) == 0, "a broker's time to respond is longer"
+            assert process.stderr is not None
+            (line,) = process.stderr.read().decode().splitlines()
+    assert "open_to_everybody" in line
