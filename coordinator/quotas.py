@@ -45,7 +45,7 @@ class ClientQuotas:
         return not self._quotas
 
     def alter(self, change: QuotaChange, *, validate_only: bool = False) -> None:
-        """Change the quotas of an entity.
+        """Change the quotas of an entity. What clients have used lately counts for the new ones too.
 
         :raises ProtocolError: INVALID_REQUEST for an entity, key or value that Kafka would refuse.
         """
@@ -61,7 +61,6 @@ class ClientQuotas:
                 values[key] = value
         if not values:
             del self._quotas[entity]
-        self._used.clear()
 
     def _forget_idle(self, now_ms: int) -> None:
         """Forget clients without requests in all windows, since a client may change its id each time."""

@@ -219,11 +219,12 @@ class _Fetch:
     def reply(self, found: _Found) -> logs.FetchResponse:
         """Return the response. It has all partitions of a new session, later only those with news.
 
-        A client above its quota gets none, and no session.
+        A client above its quota gets none, and no session begins.
         """
         session = self.session
         if self._asked.account is not None and self._asked.account.exceeds(found.size):
-            return logs.FetchResponse(session_id=self._sessions.throttled(session))
+            return logs.FetchResponse(session_id=NO_SESSION if session is None else session.session_id)
+        session = self._sessions.begun(session)
         topics = by_topic(found.fetched if session is None else session.news(found.fetched))
         return logs.FetchResponse(
             session_id=NO_SESSION if session is None else session.session_id,

@@ -147,7 +147,7 @@ class FetchSessions:
     def session_of(self, request: logs.FetchRequest, wanted: list[Wanted]) -> FetchSession | None:
         """Return the session of a request, updated by it; None for a request outside of sessions.
 
-        `wanted` has the partitions that the request names.
+        A new one has no id before `begun`. `wanted` has the partitions that the request names.
 
         :raises ProtocolError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
             FETCH_SESSION_TOPIC_ID_ERROR: the client has to name all its partitions again.
@@ -156,7 +156,9 @@ class FetchSessions:
             self._drop(request.session_id)
             if request.session_epoch == FINAL_EPOCH or not wanted:
                 return None
-            return self._begin(wanted, by_id=request.by_id)
+            new = FetchSession(NO_SESSION, by_id=request.by_id)
+            new.update(wanted, ())
+            return new
         session = self._sessions.pop(request.session_id, None)
         if session is None:
             raise ProtocolError(
@@ -186,13 +188,6 @@ class FetchSessions:
             return None
         return session
 
-    def throttled(self, session: FetchSession | None) -> int:
-        """Return the session's id for a response without partitions. A session does not begin with it."""
-        if session is None or session.epoch > 1:
-            return NO_SESSION if session is None else session.session_id
-        self._drop(session.session_id)
-        return NO_SESSION
-
     def _drop(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
@@ -204,20 +199,27 @@ class FetchSessions:
         """Update a session as the last used one, and drop sessions for which there is no room then."""
         self._weight -= session.weight
         session.update(wanted, forgotten)
+        self._count(session)
+
+    def _count(self, session: FetchSession) -> None:
         self._weight += session.weight
         while self._weight > self._max_partitions:
             self._drop(next(iter(self._sessions)))
 
-    def _begin(self, wanted: list[Wanted], *, by_id: bool) -> FetchSession | None:
-        """Begin a session and return it; None if it alone would hold too much."""
+    def begun(self, session: FetchSession | None) -> FetchSession | None:
+        """Return the session for a response with records, with which a new one begins and takes the place of
+        others; None if it alone would hold too much."""
+        if session is None or session.session_id != NO_SESSION:
+            return session
+        if session.weight > self._max_partitions:
+            return None
         if len(self._sessions) >= self._limit:
             self._drop(next(iter(self._sessions)))
-        session_id = NO_SESSION
-        while session_id == NO_SESSION or session_id in self._sessions:
-            session_id = self._random.randrange(1, _EPOCHS)
-        session = self._sessions[session_id] = FetchSession(session_id, by_id=by_id)
-        self._update(session, wanted, ())
-        return session if session_id in self._sessions else None
+        while session.session_id == NO_SESSION or session.session_id in self._sessions:
+            session.session_id = self._random.randrange(1, _EPOCHS)
+        self._sessions[session.session_id] = session
+        self._count(session)
+        return session
 
 
 def wanted_by(request: logs.FetchRequest, name_of: Callable[[TopicId], str | None]) -> list[Wanted]:

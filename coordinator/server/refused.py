@@ -201,7 +201,7 @@ def _fetch(
     ]
     if not failed:
         return at_the_top
-    if session is None:
+    if (session := sessions.begun(session)) is None:
         return logs.FetchResponse(topics=by_topic(failed))
     return logs.FetchResponse(session_id=session.session_id, topics=by_topic(session.news(failed)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -212,7 +213,9 @@ class QuotaAccount:
 
     def limited(self, request: logs.FetchRequest) -> logs.FetchRequest:
         """Return a fetch of no more bytes than the client can have without being throttled."""
-        most = int(min(self._quotas.most_in_windows(CONSUMER_BYTE_RATE, *self._who), request.max_bytes))
+        quota_bytes = self._quotas.most_in_windows(CONSUMER_BYTE_RATE, *self._who)
+        # Of a quota that is NaN, Java's cast makes 0: one batch at a time.
+        most = 0 if math.isnan(quota_bytes) else int(min(quota_bytes, request.max_bytes))
         return msgspec.structs.replace(request, max_bytes=most, min_bytes=min(request.min_bytes, most))
 
     def stop(self) -> None:

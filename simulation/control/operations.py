@@ -61,6 +61,7 @@ NOT_SCOPED: Final = frozenset(
         "elect_leaders",
         "move_coordinator",
         "remove_broker",
+        "remove_quota",
         "remove_user",
         "restart",
         "set_quota",

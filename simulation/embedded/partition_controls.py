@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.leaders import NO_LEADER
+from fencepost.coordinator.server.leaders import NO_LEADER, running
 from fencepost.simulation.embedded.rights import RightsControls
 from fencepost.simulation.embedded.settings import refused_by_kafka, whole
 from fencepost.simulation.embedded.thread import on_loop
@@ -48,14 +48,16 @@ class PartitionControls(RightsControls):
 
     @on_loop
     def move_leader(self, topic: str, partition: int, *, to: int | None = None) -> int:
-        """Let another replica lead a partition, at a higher leader epoch. Return the new leader.
+        """Let another in-sync replica lead a partition, at a higher leader epoch. Return the new leader.
 
-        It is broker `to`, by default the next replica that runs; with a single one, only the epoch rises.
+        It is broker `to`, by default the next in-sync replica that runs; with a single one, only the epoch
+        rises. `truncate` lets a replica lead that is not in sync.
 
-        :raises FencepostError: for an unknown topic or partition, or a broker that has no running replica.
+        :raises FencepostError: for an unknown topic or partition, or a broker that has no running in-sync
+            replica.
         """
         found, number = self._partition(topic, partition)
-        leader_id = self._replica(found, number, to)
+        leader_id = self._replica(found, number, to, in_sync=True)
         self._called("move_leader", f"{topic}-{number} to {leader_id}")
         cluster = self.endpoint.brokers.cluster
         return cluster.change_leader(found, number, lambda each: each.moved_to(leader_id)).leader_id
@@ -72,16 +74,10 @@ class PartitionControls(RightsControls):
         """
         found, number = self._partition(topic, partition)
         cluster = self.endpoint.brokers.cluster
-        running = [each.node_id for each in cluster.running]
-        replicas = tuple(brokers)
-        if (
-            not replicas
-            or len({*replicas}) < len(replicas)
-            or any(isinstance(each, bool) or each not in running for each in replicas)
-        ):
-            raise FencepostError(
-                f"brokers={list(brokers)!r}: expected different ones of {running}, which run"
-            )
+        able = [each.node_id for each in cluster.running]
+        replicas = _node_ids(brokers)
+        if not replicas or len({*replicas}) < len(replicas) or not {*replicas} <= {*able}:
+            raise FencepostError(f"brokers={list(brokers)!r}: expected different ones of {able}, which run")
         if cluster.leadership(found, number).leader_id == NO_LEADER:
             raise FencepostError(
                 f"{topic}-{number} has no leader, so no broker can copy it: start a broker of its replicas"
@@ -99,7 +95,7 @@ class PartitionControls(RightsControls):
         found, number = self._partition(topic, partition)
         cluster = self.endpoint.brokers.cluster
         state = cluster.leadership(found, number)
-        if not set(brokers) <= set(state.replicas) or state.leader_id not in brokers:
+        if not set(_node_ids(brokers)) <= set(state.replicas) or state.leader_id not in brokers:
             raise FencepostError(
                 f"brokers={list(brokers)!r}: expected some of the replicas {list(state.replicas)}, and among "
                 f"them the leader {state.leader_id}"
@@ -114,17 +110,31 @@ class PartitionControls(RightsControls):
             self.endpoint.brokers.cluster.check_own(found, "Cannot change")
         return found, self.endpoint.logs.partition(found, partition)
 
-    def _replica(self, topic: Topic, partition: int, node_id: int | None) -> int:
+    def _replica(self, topic: Topic, partition: int, node_id: int | None, *, in_sync: bool = False) -> int:
         """Return a broker with a replica that runs: that one, or the next one after the leader."""
         cluster = self.endpoint.brokers.cluster
         state = cluster.leadership(topic, partition)
-        able = [each for each in state.replicas if each not in cluster.stopped]
+        able = running(state.in_sync if in_sync else state.replicas, cluster.stopped)
         if node_id is None and able:
             place = able.index(state.leader_id) + 1 if state.leader_id in able else 0
             return able[place % len(able)]
         if node_id is None or isinstance(node_id, bool) or node_id not in able:
-            raise FencepostError(
-                f"{topic.name}-{partition}: broker {node_id!r} has no running replica; expected one of "
-                f"{able} (reassign_partition places replicas)"
+            kind, hint = (
+                ("running in-sync replica", "truncate lets one lead that is not in sync")
+                if in_sync
+                else ("running replica", "reassign_partition places replicas")
             )
+            held = f"no broker has a {kind}" if node_id is None else f"broker {node_id!r} has no {kind}"
+            expected = f"; expected one of {list(able)}" if able else ""
+            raise FencepostError(f"{topic.name}-{partition}: {held}{expected} ({hint})")
         return node_id
+
+
+def _node_ids(brokers: object) -> tuple[int, ...]:
+    """Return the ids of brokers.
+
+    :raises FencepostError: if they are no list of whole numbers.
+    """
+    if isinstance(brokers, str) or not isinstance(brokers, Iterable):
+        raise FencepostError(f"brokers={brokers!r}: expected a list of broker ids, such as [1, 2]")
+    return tuple(whole("brokers", each, 0, None) for each in brokers)

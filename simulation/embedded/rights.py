@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator as operators
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
@@ -44,6 +45,7 @@ AclOperation: TypeAlias = Literal[
 ]
 PatternType: TypeAlias = Literal["LITERAL", "PREFIXED"]
 AclPermissionType: TypeAlias = Literal["ALLOW", "DENY"]
+QuotaKey: TypeAlias = Literal["producer_byte_rate", "consumer_byte_rate", "request_percentage"]
 _WHOLE_CLUSTER: Final = acls.AclResourceType.CLUSTER
 
 
@@ -160,34 +162,60 @@ class RightsControls(ScopedControls["EmbeddedEndpoint"]):
         consumer_byte_rate: float | None = None,
         request_percentage: float | None = None,
     ) -> None:
-        """Set the quotas of a user, a client id, or both; None removes one. Responses above it say how long
-        the client is throttled, and its connection is not read for the time (KIP-219).
+        """Set quotas of a user, a client id, or both. Quotas that are not given stay; `remove_quota` removes
+        them.
 
-        `<default>` stands for all users or client ids without a quota of their own. Clients that need no
-        login are the user `ANONYMOUS`. Bytes per second are counted over eleven seconds of `clock`.
+        Responses above a quota say how long the client is throttled, and its connection is not read for the
+        time (KIP-219). `<default>` stands for all users or client ids without a quota of their own. Clients
+        that need no login are the user `ANONYMOUS`. Bytes per second are counted over eleven seconds of
+        `clock`. As in Kafka, a batch of more bytes than twelve seconds of its quota never reaches a consumer,
+        without an error.
 
-        :raises FencepostError: without a user and a client id, or for a value that Kafka would refuse.
+        :raises FencepostError: without a user and a client id, without a quota, or for a value that Kafka
+            would refuse.
         """
         self._for_all("set_quota")
-        given = {"user": user, "client-id": client_id}
-        entity = [
-            (kind, None if name == "<default>" else name_of(kind, name, "a name, or <default>"))
-            for kind, name in given.items()
-            if name is not None
-        ]
-        if not entity:
-            raise FencepostError("set_quota: needs a user or a client_id; <default> stands for all of them")
+        entity = _quota_entity("set_quota", user, client_id)
         values = {
             "producer_byte_rate": producer_byte_rate,
             "consumer_byte_rate": consumer_byte_rate,
             "request_percentage": request_percentage,
         }
-        ops = tuple((key, float(value or 0), value is None) for key, value in values.items())
+        ops = tuple((key, _rate(key, value), False) for key, value in values.items() if value is not None)
+        if not ops:
+            raise FencepostError(
+                f"set_quota: needs one of {', '.join(values)}, above 0; remove_quota removes quotas"
+            )
         with refused_by_kafka():
-            self.endpoint.brokers.rights.quotas.alter(QuotaChange(entity=tuple(entity), ops=ops))
-        self.endpoint.brokers.rights.changed()
-        shown = (f"{key}={value:g}" for key, value in values.items() if value is not None)
+            self._alter_quotas(QuotaChange(entity=entity, ops=ops))
+        shown = (f"{key}={value:g}" for key, value, _ in ops)
         self._called("set_quota", " ".join((*map(str, entity), *shown)))
+
+    @on_loop
+    def remove_quota(
+        self, *, user: str | None = None, client_id: str | None = None, key: QuotaKey | None = None
+    ) -> None:
+        """Remove a quota that `set_quota` set for the same user, client id, or both; without `key`, all of
+        them.
+
+        :raises FencepostError: without a user and a client id, or if they have no such quota.
+        """
+        self._for_all("remove_quota")
+        entity = _quota_entity("remove_quota", user, client_id)
+        found = self.endpoint.brokers.rights.quotas.find((), strict=False)
+        own = next((dict(each.values) for each in found if each.entity == tuple(sorted(entity))), {})
+        if key not in (None, *own) or not own:
+            raise FencepostError(
+                f"remove_quota: {_named(entity)} has {'no quota' if key is None else f'no quota {key!r}'}; "
+                f"it has {', '.join(own) or 'none'}"
+            )
+        ops = tuple((each, 0.0, True) for each in own if key in (None, each))
+        self._alter_quotas(QuotaChange(entity=entity, ops=ops))
+        self._called("remove_quota", " ".join((*map(str, entity), *(each for each, *_ in ops))))
+
+    def _alter_quotas(self, change: QuotaChange) -> None:
+        self.endpoint.brokers.rights.quotas.alter(change)
+        self.endpoint.brokers.rights.changed()
 
     @on_loop
     def users(self) -> list[str]:
@@ -256,6 +284,37 @@ def _number(field: str, name: str) -> int:
         hint = suggestion(str(name), names, f"expected one of {', '.join(names)}")
         raise FencepostError(f"{field} {name!r} is unknown; {hint}")
     return kind[name.upper()]
+
+
+def _quota_entity(method: str, user: str | None, client_id: str | None) -> tuple[tuple[str, str | None], ...]:
+    """Return the user, the client id or both that a quota is about, in Kafka's words.
+
+    :raises FencepostError: if there is neither, or a name is blank.
+    """
+    given = {"user": user, "client-id": client_id}
+    entity = tuple(
+        (kind, None if name == "<default>" else name_of(kind, name, "a name, or <default>"))
+        for kind, name in given.items()
+        if name is not None
+    )
+    if not entity:
+        raise FencepostError(f"{method}: needs a user or a client_id; <default> stands for all of them")
+    return entity
+
+
+def _named(entity: tuple[tuple[str, str | None], ...]) -> str:
+    return " with ".join(f"{kind} {name or '<default>'}" for kind, name in entity)
+
+
+def _rate(key: str, value: object) -> float:
+    """Return a quota as a number; Kafka's rules decide which one may be.
+
+    :raises FencepostError: if it is no number.
+    """
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):
+            return float(value)
+    raise FencepostError(f"{key}={value!r}: expected a number above 0")
 
 
 def _principal(principal: str) -> str:

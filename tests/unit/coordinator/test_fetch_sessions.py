@@ -35,7 +35,7 @@ def request(session: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), **of
 
 def asked(sessions: FetchSessions, request: FetchRequest) -> FetchSession | None:
     """The session of a request by names."""
-    return sessions.session_of(request, wanted_by(request, {}.get))
+    return sessions.begun(sessions.session_of(request, wanted_by(request, {}.get)))
 
 
 def begun(sessions: FetchSessions, **offsets: int) -> FetchSession:
@@ -145,6 +145,24 @@ def test_results_of_a_topic_go_together():
     assert [one.partition for one in topic.partitions] == [0, 1]
 
 
+def test_a_session_takes_the_place_of_another_once_it_begins():
+    sessions = FetchSessions(limit=1)
+    first = begun(sessions, p0=0)
+    waits = sessions.session_of(named := request(p1=0), wanted_by(named, {}.get))
+    assert asked(sessions, request(first.session_id, 1)) is first
+    assert sessions.begun(waits) is waits
+    assert waits.session_id > 0
+    with refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND):
+        asked(sessions, request(first.session_id, 2))
+
+
+def test_a_session_that_alone_is_too_large_takes_no_place():
+    sessions = FetchSessions(max_partitions=2)
+    small = begun(sessions, p0=0)
+    assert asked(sessions, request(p0=0, p1=0, p2=0)) is None
+    assert asked(sessions, request(small.session_id, 1)) is small
+
+
 def test_sessions_are_bounded_by_their_partitions():
     sessions = FetchSessions(max_partitions=5)
     first, second = begun(sessions, p0=0, p1=0), begun(sessions, p0=0, p1=0, p2=0)
@@ -190,7 +208,7 @@ def test_a_session_keeps_the_name_that_an_id_had():
     def by_id(epoch: int, *ids: str, session: int = 0) -> list[tuple[str | None, str | None]]:
         topics = tuple(OfTopic(topic_id=topic_id, partitions=partitions) for topic_id in ids)
         named = msgspec.structs.replace(request(session, epoch), topics=topics, by_id=True)
-        found = sessions.session_of(named, wanted_by(named, names.get))
+        found = sessions.begun(sessions.session_of(named, wanted_by(named, names.get)))
         assert found is not None
         found.find_names(names.get)
         by_id.session = found.session_id  # type: ignore[attr-defined]

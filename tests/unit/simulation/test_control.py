@@ -78,6 +78,7 @@ def test_scopes_refuse_what_affects_others_and_nothing_else(kafka: EmbeddedKafka
         "elect_leaders": lambda scope: scope.elect_leaders(),
         "move_coordinator": lambda scope: scope.move_coordinator(scope.name("g")),
         "remove_broker": lambda scope: scope.remove_broker(1),
+        "remove_quota": lambda scope: scope.remove_quota(user="a"),
         "remove_user": lambda scope: scope.remove_user("a"),
         "restart": lambda scope: scope.restart(),
         "set_quota": lambda scope: scope.set_quota(user="a"),

@@ -223,6 +223,13 @@ def test_a_group_and_a_transaction_go_on_without_a_broker(kafka: EmbeddedKafka, 
             "brokers=[3]: expected different ones of [1, 2], which run",
         ),
         (lambda kafka: kafka.reassign_partition("single", 0, brokers=[1, 1]), "brokers=[1, 1]: expected"),
+        (lambda kafka: kafka.reassign_partition("single", 0, brokers=1), "brokers=1: expected a list"),
+        (lambda kafka: kafka.reassign_partition("single", 0, brokers="1"), "brokers='1': expected a list"),
+        (
+            lambda kafka: kafka.reassign_partition("single", 0, brokers=[[1]]),
+            "brokers=[1]: expected a whole number, 0 or more",
+        ),
+        (lambda kafka: kafka.move_leader("single", 2), "single-2: no broker has a running in-sync replica"),
         (
             lambda kafka: kafka.reassign_partition("single", 2, brokers=[1]),
             "single-2 has no leader, so no broker can copy it",

@@ -55,6 +55,10 @@ def test_the_epoch_of_the_only_replica_rises(kafka: EmbeddedKafka) -> None:
 def test_in_sync_replicas_shrink_and_grow(kafka: EmbeddedKafka) -> None:
     kafka.set_in_sync("orders", 0, brokers=[1, 3])
     assert described(kafka) == (1, [1, 3])
+    assert kafka.move_leader("orders", 0) == 3, "2 may lack records"
+    with pytest.raises(FencepostError, match="broker 2 has no running in-sync replica; expected one of"):
+        kafka.move_leader("orders", 0, to=2)
+    assert kafka.move_leader("orders", 0) == 1
     kafka.stop_broker(1)
     assert described(kafka) == (3, [3])
     kafka.set_in_sync("orders", 0, brokers=[2, 3])
@@ -176,7 +180,16 @@ def test_epochs_end_with_their_records() -> None:
 @pytest.mark.parametrize(
     ("do", "told"),
     [
-        (lambda kafka: kafka.move_leader("orders", 0, to=7), "orders-0: broker 7 has no running replica"),
+        (
+            lambda kafka: kafka.move_leader("orders", 0, to=7),
+            "orders-0: broker 7 has no running in-sync replica; expected one of [1, 2, 3] (truncate lets one",
+        ),
+        (
+            lambda kafka: kafka.truncate("orders", 0, 0, to=7),
+            "orders-0: broker 7 has no running replica; exp",
+        ),
+        (lambda kafka: kafka.set_in_sync("orders", 0, brokers=1), "brokers=1: expected a list of broker ids"),
+        (lambda kafka: kafka.set_in_sync("orders", 0, brokers=[[1]]), "brokers=[1]: expected a whole number"),
         (lambda kafka: kafka.move_leader("orders", 2), "topic 'orders' has partitions 0 to 1, not 2"),
         (lambda kafka: kafka.set_in_sync("orders", 0, brokers=[2]), "brokers=[2]: expected some of the"),
         (lambda kafka: kafka.set_in_sync("orders", 0, brokers=[1, 9]), "brokers=[1, 9]: expected some of"),

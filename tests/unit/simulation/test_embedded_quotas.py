@@ -50,7 +50,8 @@ def test_the_closest_quota_applies():
     for rate, entity in enumerate(levels, 1):
         quotas.alter(change(*entity, value=rate))
         # 100 bytes in ten seconds are 10 per second.
-        assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 100, 0) == round((10 / rate - 1) * 10_000)
+        used_ms = quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 100, rate * 100_000)
+        assert used_ms == round((10 / rate - 1) * 10_000)
     assert quotas.throttle_ms("consumer_byte_rate", "u", "c", 10**9, 0) == 0
 
 
@@ -70,6 +71,16 @@ def test_a_percentage_may_be_no_usual_number(value: float, throttled_ms: int):
     quotas = ClientQuotas()
     quotas.alter(QuotaChange(entity=(("user", None),), ops=((REQUEST_PERCENTAGE, value, False),)))
     assert quotas.throttle_ms(REQUEST_PERCENTAGE, "u", "c", 1.0, 0) == throttled_ms
+
+
+def test_a_changed_quota_does_not_forget_what_clients_have_used():
+    quotas = ClientQuotas()
+    quotas.alter(change(("client-id", "c"), value=20))
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 100, 0) == 0
+    quotas.alter(change(("client-id", "other"), value=5))
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 200, 0) == 5_000
+    quotas.alter(change(("client-id", "c"), value=15))
+    assert quotas.throttle_ms(PRODUCER_BYTE_RATE, "u", "c", 0, 0) == 10_000
 
 
 def test_the_last_name_of_an_entity_type_counts():
@@ -102,7 +113,7 @@ def test_a_producer_is_throttled_by_a_quota():
         while not throttled:
             producer.poll(0.1)
         assert 100 <= throttled[0] <= 400
-        kafka.set_quota(client_id="slow")
+        kafka.remove_quota(client_id="slow")
         assert kafka.quotas() == []
         producer.flush(20)
 
@@ -148,8 +159,8 @@ def test_a_consumer_of_librdkafka_is_throttled_and_has_its_records():
         read: list[bytes] = []
         while len(read) < 12:
             read += [message.value() or b"" for message in consumer.consume(12, 1)]
-            if throttled:
-                kafka.set_quota(client_id="slow")
+            if throttled and kafka.quotas():
+                kafka.remove_quota(client_id="slow")
         consumer.close()
     assert [each.split(b"x")[0] for each in read] == [b"%d" % number for number in range(12)]
     assert throttled
@@ -183,15 +194,15 @@ def test_a_fetch_above_the_quota_has_no_records_and_leaves_its_session_unchanged
     reply = fetch(client, (0, 0))
     assert (reply.session_id, reply.responses) == (0, ()), "no session begins"
     assert reply.throttle_time >= datetime.timedelta(seconds=1)
-    kafka.set_quota(client_id="me")
+    kafka.remove_quota(client_id="me")
     begun = fetch(client, (0, 0), offset=1)
     assert begun.session_id > 0
     kafka.produce("orders", b"x" * 9_000, partition=0)
-    kafka.set_quota(client_id="me", consumer_byte_rate=800)
+    kafka.set_quota(client_id="me", consumer_byte_rate=740)  # the batch is more than twelve seconds of it
     reply = fetch(client, (begun.session_id, 1), offset=None)
     assert (reply.session_id, reply.responses) == (begun.session_id, ())
     assert reply.throttle_time >= datetime.timedelta(seconds=1)
-    kafka.set_quota(client_id="me")
+    kafka.remove_quota(client_id="me")
     reply = fetch(client, (begun.session_id, 2), offset=None)
     assert size_of(reply) > 9_000
     assert [one.high_watermark for topic in reply.responses for one in topic.partitions] == [2]
@@ -217,7 +228,7 @@ def test_each_response_says_for_how_long(kafka):
     client = Client(kafka.bootstrap_servers)
     reply = client.ask(3, 12)
     assert datetime.timedelta() < reply.throttle_time <= datetime.timedelta(seconds=1), "at most a window"
-    kafka.set_quota(client_id="me")
+    kafka.remove_quota(client_id="me")
     assert client.ask(3, 12).throttle_time == datetime.timedelta()
     client.close()
 
@@ -228,7 +239,46 @@ def test_a_quota_that_can_not_be_says_why(kafka):
         ({"user": "a", "producer_byte_rate": 0}, "Quota producer_byte_rate must be greater than 0"),
         ({"user": "a", "producer_byte_rate": 1.5}, "producer_byte_rate cannot be a fractional value"),
         ({"user": " ", "producer_byte_rate": 1}, "user ' ': expected a name"),
+        ({"user": "a", "producer_byte_rate": "x"}, "producer_byte_rate='x': expected a number above 0"),
+        ({"user": "a", "producer_byte_rate": True}, "producer_byte_rate=True: expected a number above 0"),
+        ({"user": "a", "request_percentage": 10**400}, "request_percentage=10+: expected a number"),
+        ({"user": "a"}, "set_quota: needs one of producer_byte_rate, .*; remove_quota removes quotas"),
     ):
         with pytest.raises(FencepostError, match=words):
             kafka.set_quota(**arguments)
     assert kafka.quotas() == []
+
+
+def test_a_quota_stays_until_it_is_removed(kafka):
+    kafka.set_quota(user="u", client_id="c", producer_byte_rate=10)
+    kafka.set_quota(user="u", client_id="c", consumer_byte_rate=20)
+    kafka.set_quota(client_id="<default>", request_percentage=30)
+    both, rest = sorted(kafka.quotas(), key=lambda each: -len(each.values))
+    assert both.values == {"consumer_byte_rate": 20, "producer_byte_rate": 10}
+    kafka.remove_quota(user="u", client_id="c", key="producer_byte_rate")
+    assert [each.values for each in kafka.quotas() if each.user] == [{"consumer_byte_rate": 20}]
+    for arguments, words in (
+        ({"user": "u"}, "user u has no quota; it has none"),
+        ({}, "needs a user or a client_id"),
+        (
+            {"user": "u", "client_id": "c", "key": "producer_byte_rate"},
+            "user u with client-id c has no quota 'producer_byte_rate'; it has consumer_byte_rate",
+        ),
+    ):
+        with pytest.raises(FencepostError, match=f"remove_quota: {words}"):
+            kafka.remove_quota(**arguments)
+    kafka.remove_quota(user="u", client_id="c")
+    assert kafka.quotas() == [rest]
+    kafka.remove_quota(client_id="<default>")
+    assert kafka.quotas() == []
+
+
+def test_a_quota_that_is_no_number_lets_a_consumer_read_batch_by_batch(kafka):
+    client = Client(kafka.bootstrap_servers)
+    for _ in range(2):
+        kafka.produce("orders", b"x" * 1_000, partition=0)
+    kafka.set_quota(client_id="me", consumer_byte_rate=float("nan"))
+    reply = fetch(client, (0, -1))
+    assert 1_000 < size_of(reply) < 2_000
+    assert reply.throttle_time == datetime.timedelta()
+    client.close()
