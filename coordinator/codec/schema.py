@@ -133,12 +133,13 @@ def kafka_apis() -> Mapping[str, int]:
 
 
 def throttled(api_key: int, version: int, frame: bytes, at: int, throttle_time_ms: int) -> bytes:
-    """Return a response that says that its client is throttled (KIP-219); unchanged if it has no field for
-    it. Its body begins at `at`."""
+    """Return a response that says that its client is throttled for that time or longer (KIP-219); unchanged
+    if it has no field for it. Its body begins at `at`."""
     schema = response_schema(api_key, version)
     for field in () if schema is None else wire_fields(schema):
         if field.name == "throttle_time":
-            return b"".join((frame[:at], throttle_time_ms.to_bytes(4, "big"), frame[at + 4 :]))
+            longer_ms = max(throttle_time_ms, int.from_bytes(frame[at : at + 4], "big", signed=True))
+            return b"".join((frame[:at], longer_ms.to_bytes(4, "big"), frame[at + 4 :]))
         if field.tag is None:
             _, at = field_reader(field, flexible=schema.__flexible__)(frame, at)
     return frame

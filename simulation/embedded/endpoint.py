@@ -64,7 +64,7 @@ class EmbeddedEndpoint:
                 hosts=hosts,
                 ports=ports or (0,) * brokers,
                 config=config,
-                intercept=lambda node_id, table: self.faults.around(observing(table)),
+                intercept=lambda node_id, table: self.faults.around(node_id, observing(table)),
                 make_hooks=self.observer.make_hooks,
                 on_state=self.observer.coordinator_state,
                 **kept,

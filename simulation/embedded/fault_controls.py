@@ -180,6 +180,7 @@ def fault_rule(
         times=None if times is None else whole("times", times, 1, None),
         every=whole("every", every, 1, None),
         probability=probability,
+        seed=seed,
         rng=random.Random(seed) if probability < 1 else None,
         made_by="add_fault",
     )

@@ -76,6 +76,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
     """The number of requests that it meets before it ends; None if it does not end."""
     every: int = 1
     probability: float = 1.0
+    seed: int = 0
     rng: random.Random | None = None
 
     number: int = 0
@@ -117,6 +118,16 @@ class FaultRule(msgspec.Struct, kw_only=True):
         for selector in ("client_id", "group", "topic", "partition", "broker", "version"):
             if (value := getattr(self, selector)) is not None:
                 arguments.append(f"{selector}={value!r}")
+        if self.at_top is not None:
+            arguments.append(f"at_top={self.at_top}")
+        if is_general and self.times != 1:
+            arguments.append(f"times={self.times}")
+        if self.every != 1:
+            arguments.append(f"every={self.every}")
+        if self.probability != 1:
+            arguments.append(f"probability={self.probability:g}")
+            if self.seed:
+                arguments.append(f"seed={self.seed}")
         return ", ".join(arguments)
 
     def __str__(self) -> str:

@@ -50,6 +50,9 @@ V = TypeVar("V")
 
 _MOST_ENDED = 1_000
 """Number of rules that have ended and can still be asked for."""
+MOST_MEMBERS = 1_000
+"""Number of members that are remembered for one connection; by the clients' rules it has one."""
+_NO_MEMBER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND})
 _FEW_CONNECTIONS = 64
 """Number of remembered connections from which on closed ones are removed."""
 
@@ -81,13 +84,17 @@ class FaultInjector:
         name_of: Callable[[TopicId], str | None],
         connections: Callable[[], Iterable[NamedConnection]],
         damaged: Callable[[Any, int], Any] = lambda reply, version: _damaged(reply),
+        *,
+        read: Callable[[int, int, Any], Any] = lambda api, version, reply: reply,
     ) -> None:
-        """`damaged` returns a response of that version with damaged records; None if it has no records."""
+        """`damaged` returns a response of that version with damaged records; None if it has no records.
+        `read` returns the message of a response to that API and version that came later."""
         self._note = note
         self._all_members = members
         self._name_of = name_of
         self._connections = connections
         self._damaged = damaged
+        self._read = read
         self._fetched: dict[OpenConnection, logs.FetchRequest | FetchSession] = {}
         """The last full request on a connection that fetches, or the partitions of its session."""
         self._readers: dict[OpenConnection, MemberId] = {}
@@ -98,7 +105,8 @@ class FaultInjector:
         self._count = 0
         self.requests: Counter[int] = Counter()
         """The number of requests that came to a handler, by API."""
-        self._tables: list[_Handlers] = []
+        self._tables: dict[int, _Handlers] = {}
+        """The handlers of each broker, by its id."""
         self._members: dict[OpenConnection, dict[MemberId, str]] = {}
         """The members that use each connection, with their groups."""
         self._many = _FEW_CONNECTIONS
@@ -173,12 +181,13 @@ class FaultInjector:
         """Return true if a rule may act on requests of that API."""
         return any(rule.api in (None, api) for rule in self._rules)
 
-    def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """Return these handlers with the rules in front of them. The result changes with the rules."""
+    def around(self, node_id: int, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
+        """Return the handlers of a broker with the rules in front of them. The result changes with the rules,
+        until the broker starts again."""
         free = {key: partial(self._pass_on, key, handler) for key, handler in table.items()}
         ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
         handlers = _Handlers(RepeatingHandlers(), free, ruled)
-        self._tables.append(handlers)
+        self._tables[node_id] = handlers
         self._arrange()
         return handlers.used
 
@@ -187,7 +196,7 @@ class FaultInjector:
         the request."""
         about = {rule.api for rule in self._rules}
         of_all = None in about
-        for used, free, ruled in self._tables:
+        for used, free, ruled in self._tables.values():
             used.update((key, ruled[key] if of_all or key in about else free[key]) for key in free)
             is_ruled = of_all or ApiKey.CONSUMER_GROUP_HEARTBEAT in about
             used.again = None if is_ruled else self._again
@@ -233,6 +242,12 @@ class FaultInjector:
         topics = (each.name or "" for each in self.fetched_on(connection))
         return any(name.startswith(prefix) for name in (*groups, *topics))
 
+    def is_member(self, who: str) -> bool:
+        """Return true if a known member has that id or instance id, and no client on a connection has it."""
+        return any(
+            self._is_called(each, who) for members in self._members.values() for each in members
+        ) and all(each.client_id != who for each in self._connections())
+
     def _is_called(self, member_id: MemberId, who: str) -> bool:
         return who in (member_id, self._instance_ids.get(member_id))
 
@@ -248,16 +263,26 @@ class FaultInjector:
         Forget a member that left."""
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
-        unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
-        if not member_id or leaves or unknown:
+        if not member_id or leaves or getattr(reply, "error_code", None) in _NO_MEMBER:
             return
         members = self._members.get(connection)
         if members is None:
             self._forget_closed()
             members = self._members[connection] = {}
-        members[member_id] = getattr(request, "group_id", "")
+        remember(members, member_id, getattr(request, "group_id", ""))
         if instance_id := getattr(request, "instance_id", None):
-            self._instance_ids[member_id] = instance_id
+            remember(self._instance_ids, member_id, instance_id, 10 * MOST_MEMBERS)
+
+    def _note_later(self, api: int, request: Any, asked: Asked, coming: asyncio.Future[Any]) -> None:
+        """Note the member of a connection once a response has come."""
+        if not coming.cancelled() and coming.exception() is None and not asked.connection.is_closed:
+            reply = self._read(api, asked.context.api_version, coming.result())
+            self._note_member(request, reply, asked.connection)
+
+    def forget_connection(self, connection: NamedConnection) -> None:
+        """Forget a connection that has ended."""
+        for known in (self._members, self._fetched, self._readers):
+            known.pop(connection, None)
 
     def _forget_closed(self) -> None:
         """Forget closed connections, once many connections are known."""
@@ -278,7 +303,12 @@ class FaultInjector:
     def _carry_out(self, key: int, request: Any, asked: Asked, carry_out: Callable[[], Any]) -> Any:
         self.requests[key] += 1
         reply = carry_out()
-        self._note_member(request, reply, asked.connection)
+        if not isinstance(reply, asyncio.Future):
+            self._note_member(request, reply, asked.connection)
+        elif (member_id := getattr(request, "member_id", None)) is not None and (
+            member_id not in self._members.get(asked.connection, ())
+        ):
+            reply.add_done_callback(partial(self._note_later, key, request, asked))
         return reply
 
     def _again(self, services: Services, request: Any, connection: OpenConnection) -> Any:
@@ -519,6 +549,13 @@ def _damaged(reply: Any) -> Any:
 def with_wrong_checksum(batch: bytes) -> bytes:
     """Return a batch of records that ends with another byte."""
     return b"".join((batch[:-1], bytes((batch[-1] ^ 0xFF,))))
+
+
+def remember(known: dict[str, V], key: str, value: V, most: int = MOST_MEMBERS) -> None:
+    """Add an entry, and remove the oldest one if there are too many."""
+    if key not in known and len(known) >= most:
+        del known[next(iter(known))]
+    known[key] = value
 
 
 def _of_open(known: Mapping[OpenConnection, V]) -> dict[OpenConnection, V]:

@@ -21,6 +21,7 @@ from fencepost.coordinator.codec.framing import MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.server.services import NO_REPLY, ThrottledReply, Unanswered
 from fencepost.coordinator.server.turns import Share
+from fencepost.simulation.embedded.faults import remember
 from fencepost.simulation.kernel.rules import (
     Corrupt,
     Delay,
@@ -42,6 +43,9 @@ log = structlog.get_logger(__name__)
 _SASL_HANDSHAKE = 17
 _READ_AHEAD_BYTES = 8 << 20
 """Maximum number of bytes under way in one direction; the sender has to wait beyond it."""
+
+_MOST_IN_FLIGHT = 1_000
+"""Number of requests without a response from which on no more are read."""
 
 
 class ProxyContext:
@@ -117,6 +121,8 @@ class ProxyConnection:
         self._host = ""
         self._connecting: asyncio.Task[None] | None = None
         self._in_flight: deque[ProxyExchange] = deque()
+        self._waiting_size = 0
+        """Bytes of the responses that wait for those of earlier requests."""
         self.client = ProxySide(
             on_made=self._client_came,
             on_frame=self._request,
@@ -199,6 +205,7 @@ class ProxyConnection:
         while self._in_flight:
             exchange = self._in_flight.popleft()
             self._lose(Direction.REQUEST if exchange.is_kept else Direction.RESPONSE, exchange)
+        self._waiting_size = 0
         if self._client_open and not self._deaf:
             if reset and not self._back.pipe.size:
                 self.client.reset()
@@ -242,7 +249,7 @@ class ProxyConnection:
             raise MalformedFrame("SaslHandshake version 0: what follows it is no frame of Kafka's")
         around = self._around
         member = around.members.get(header.client_id, header.client_id)
-        self.members[member] = None
+        remember(self.members, member, None)
         self.client_id = header.client_id or self.client_id
         exchange = ProxyExchange(header, member, frame, self._host, around.topic_names)
         if self._closing:
@@ -271,15 +278,14 @@ class ProxyConnection:
             self._close_at(exchange)
         else:
             if reply is exchange.broker or reply is NO_REPLY:
-                exchange.broker = None  # no fault waits for it
-                return
+                return  # no fault waits for it
             if isinstance(reply, asyncio.Future):
                 exchange.late = reply
                 if not exchange.is_answered and not exchange.is_kept:
                     self._rest_until(reply)
                 reply.add_done_callback(lambda late: self._settled(exchange, late))
             else:
-                exchange.answer = response_frame(exchange.header, reply)
+                self._answer(exchange, response_frame(exchange.header, reply))
         if exchange.is_kept:
             self._take(self._forth, b"", exchange)
         else:
@@ -299,7 +305,7 @@ class ProxyConnection:
             if isinstance(reply, ThrottledReply):
                 exchange.throttle_s = reply.throttle_time_ms / 1_000
             if reply is not NO_REPLY:
-                exchange.answer = response_frame(exchange.header, reply)
+                self._answer(exchange, response_frame(exchange.header, reply))
         self._pass_answers()
 
     def _close_at(self, exchange: ProxyExchange) -> None:
@@ -308,11 +314,17 @@ class ProxyConnection:
         if not exchange.is_answered and not exchange.is_kept:
             self.close()
 
+    def _answer(self, exchange: ProxyExchange, frame: bytes) -> None:
+        """Keep a response until it is its turn."""
+        exchange.answer = frame
+        self._waiting_size += len(frame)
+
     def _pass_answers(self) -> None:
         """Send the responses that are there, in the order of the requests."""
         waiting = self._in_flight
         while waiting and not self._deaf and (waiting[0].closes or waiting[0].answer is not None):
             exchange = waiting.popleft()
+            self._waiting_size -= len(exchange.answer or b"")
             if exchange.answer is None:
                 self._lose(Direction.REQUEST if exchange.is_kept else Direction.RESPONSE, exchange)
                 self.close()
@@ -320,6 +332,8 @@ class ProxyConnection:
             self._take(self._back, exchange.answer, exchange)
             if exchange.throttle_s:
                 self._rest_until(self._loop.create_task(asyncio.sleep(exchange.throttle_s)))
+        self._regulate(self._forth)
+        self._regulate(self._back)
 
     def _rest_until(self, over: asyncio.Future[Any]) -> None:
         """Read nothing from the client until then (KIP-219)."""
@@ -344,16 +358,17 @@ class ProxyConnection:
         if int.from_bytes(frame[:4], "big", signed=True) != header.correlation_id:
             raise MalformedFrame(f"a response that does not match request {header.correlation_id}")
         if carries_endpoints(header.api_key, header.api_version):
+            told = replace_endpoints(header.api_key, header.api_version, frame, self._around.address_of)
             if header.api_key == ApiKey.METADATA:
                 self._around.topic_names.hear(header.api_version, frame)
-            frame = replace_endpoints(header.api_key, header.api_version, frame, self._around.address_of)
+            frame = told
         elif header.api_key == ApiKey.API_VERSIONS:
             frame = limit_versions(header.api_version, frame)
         exchange.is_received = True
-        if exchange.broker is None or exchange.broker.cancelled():
-            exchange.answer = frame
-        else:
+        if exchange.broker is not None and not exchange.broker.done():
             exchange.broker.set_result(frame)
+        if exchange.late is None or exchange.late.cancelled():
+            self._answer(exchange, frame)
         self._pass_answers()
 
     def _take(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
@@ -488,8 +503,13 @@ class ProxyConnection:
 
     def _regulate(self, way: _Way) -> None:
         """Read from a sender only as fast as its messages are passed on."""
-        resting = way is self._forth and bool(self._rests)
-        full = way.blocked or resting or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
+        waiting = self._waiting_size > _READ_AHEAD_BYTES
+        if way is self._forth:
+            held = waiting or bool(self._rests) or len(self._in_flight) > _MOST_IN_FLIGHT
+        else:  # unless all wait for what the broker sends next
+            head = self._in_flight[0] if waiting and self._in_flight else None
+            held = head is not None and (head.is_kept or head.is_received)
+        full = way.blocked or held or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
         paused = full and not self._deaf
         if paused != way.paused:
             way.paused = paused

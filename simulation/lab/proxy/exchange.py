@@ -23,6 +23,8 @@ from fencepost.coordinator.protocol.ids import TopicId
 
 _FIRST_METADATA_WITH_IDS = 10
 _UNREAD_METADATA = 64
+_UNREAD_BYTES = 1 << 20
+"""Responses and bytes from which on they are read, although no id was asked for."""
 
 
 class UnreadFrame(msgspec.Struct, frozen=True, gc=False):
@@ -39,12 +41,22 @@ class ObservedTopicNames:
 
     def __init__(self) -> None:
         self._names: dict[TopicId, str] = {}
-        self._unread: deque[tuple[int, bytes]] = deque(maxlen=_UNREAD_METADATA)
+        self._unread: deque[tuple[int, bytes]] = deque()
+        self._unread_bytes = 0
 
     def hear(self, version: int, frame: bytes) -> None:
         """Take a Metadata response."""
         if version >= _FIRST_METADATA_WITH_IDS:
             self._unread.append((version, frame))
+            self._unread_bytes += len(frame)
+            if len(self._unread) >= _UNREAD_METADATA or self._unread_bytes >= _UNREAD_BYTES:
+                self.known()
+
+    def add(self, metadata: MetadataResponse) -> None:
+        """Add the names of these topics."""
+        self._names.update(
+            (topic.topic_id, topic.name) for topic in metadata.topics if topic.topic_id and topic.name
+        )
 
     def name_of(self, topic_id: TopicId) -> str:
         """Return the topic's name; the id itself if no client received a name."""
@@ -56,9 +68,8 @@ class ObservedTopicNames:
             version, frame = self._unread.popleft()
             _, metadata = read_response(ApiKey.METADATA, version, frame)
             assert isinstance(metadata, MetadataResponse)
-            self._names.update(
-                (topic.topic_id, topic.name) for topic in metadata.topics if topic.topic_id and topic.name
-            )
+            self.add(metadata)
+        self._unread_bytes = 0
         return self._names
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from fencepost.coordinator.codec.registry import REGISTRY, api_name
+from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, api_name
 from fencepost.coordinator.codec.schema import kafka_apis
 from fencepost.coordinator.protocol.cluster import MetadataResponse, Node
 from fencepost.coordinator.protocol.errors import FencepostError
@@ -23,6 +23,7 @@ from fencepost.simulation.embedded.lifecycle import Embedded
 from fencepost.simulation.embedded.settings import Api, address, api_of, whole
 from fencepost.simulation.embedded.thread import LoopThread
 from fencepost.simulation.embedded.waiting import Waiting
+from fencepost.simulation.lab.proxy.connection import ProxyConnection
 from fencepost.simulation.lab.proxy.proxy import Address, Proxy
 from fencepost.simulation.lab.proxy.stand_in import StandIn
 
@@ -67,6 +68,7 @@ class FaultyProxy(Proxy):
         self._cluster = cluster
         self._unknown: set[int] = set()
         around = self._surroundings
+        around.topic_names.add(cluster)
         around.stand_in = StandIn(self._note, self._described, around.topic_names, lambda: self._connections)
 
     @property
@@ -83,6 +85,10 @@ class FaultyProxy(Proxy):
                 "proxy_unknown_broker", node=node, reason="it is new: start the proxy after all brokers"
             )
         return super().address(node)
+
+    def _ended(self, connection: ProxyConnection) -> None:
+        self.faults.forget_connection(connection)
+        super()._ended(connection)
 
     def _note(self, rule: FaultRule) -> None:
         if self.faults.is_over(rule):
@@ -168,6 +174,11 @@ class KafkaProxy(FaultControls[FaultyProxy], Embedded[FaultyProxy, "KafkaProxy"]
     def _check(self, rule: FaultRule) -> None:
         api = None if rule.api is None else REGISTRY.get(rule.api)
         version = rule.version
+        if rule.api == ApiKey.FETCH and rule.who is not None and self.endpoint.faults.is_member(rule.who):
+            raise FencepostError(
+                f"member={rule.name or rule.who!r}: the proxy does not know on which connections a member "
+                "fetches; use client_id"
+            )
         if rule.api is None or (
             api is not None and (version is None or api.min_version <= version <= api.max_version)
         ):

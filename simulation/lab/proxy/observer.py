@@ -9,8 +9,9 @@ class ProxyObserver:
     """Receives messages; an observer overrides the hooks that it needs.
 
     Each request ends in exactly one of: a response (`on_response`), a loss in one of the two directions, or,
-    for a Produce with acks 0, in `on_request` alone. A request that gets its response from the proxy, in the
-    broker's stead, has no `on_request`. Requests and responses are the messages of
+    for a Produce with acks 0, in `on_request` alone. A request that the proxy keeps, to respond in the
+    broker's stead or not at all, has no `on_request`; it ends in `on_response` or `on_loss` like others.
+    Requests and responses are the messages of
     `coordinator.protocol` for the APIs of groups, else an `UnreadFrame`. `t_us` is the time of the loop's
     clock in microseconds.
     """

@@ -53,6 +53,7 @@ class StandIn:
             lambda topic_id: names.known().get(topic_id),
             connections,
             _damaged,
+            read=_message_of,
         )
         self._describe = describe
         self._names = names
@@ -145,6 +146,16 @@ def response_frame(header: RequestHeader, reply: Any) -> bytes:
     if api_key != ApiKey.API_VERSIONS and is_flexible(api_key, version):
         at = skip_tagged_fields(frame, at)
     return throttled(api_key, version, frame, at, throttle_ms)
+
+
+def _message_of(api_key: int, version: int, reply: Any) -> Any:
+    """Return the message of a broker's response; None if it can't be read."""
+    if not isinstance(reply, bytes) or codec_of(api_key, version) is None:
+        return None
+    try:
+        return read_response(api_key, version, reply)[1]
+    except MalformedFrame:
+        return None
 
 
 def _damaged(reply: Any, version: int) -> bytes | None:

@@ -108,6 +108,18 @@ def test_partitions_are_selected(kafka: EmbeddedKafka, member: WireMember) -> No
     assert fault.state.matched == 1
 
 
+def test_faults_that_differ_are_described_differently(kafka: EmbeddedKafka) -> None:
+    every: dict[str, Any] = {"every": 2, "probability": 0.5, "seed": 3, "times": None}
+    for arguments in ({}, {"at_top": True}, every):
+        kafka.add_fault("error", "Fetch", error="NOT_COORDINATOR", **arguments)
+    told = "add_fault('error', 'Fetch', 'NOT_COORDINATOR'"
+    assert [each.description for each in kafka.faults()] == [
+        f"{told})",
+        f"{told}, at_top=True)",
+        f"{told}, times=None, every=2, probability=0.5, seed=3)",
+    ]
+
+
 def session_fetch(
     member: WireMember, session: tuple[int, int], named: tuple[int, ...] = (), forgotten: tuple[int, ...] = ()
 ) -> logs.FetchResponse:

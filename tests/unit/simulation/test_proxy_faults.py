@@ -20,19 +20,25 @@ from structlog.testing import capture_logs
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
-from fencepost.coordinator.codec.framing import FrameBuffer
-from fencepost.coordinator.codec.registry import ApiKey, api_name
-from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.codec.framing import FrameBuffer, RequestHeader
+from fencepost.coordinator.codec.registry import ApiKey, api_name, codec_of
+from fencepost.coordinator.protocol import classic, logs
 from fencepost.coordinator.protocol.cluster import (
     ApiVersionsRequest,
     FindCoordinatorRequest,
     MetadataRequest,
+    MetadataResponse,
+    TopicMetadata,
 )
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
+from fencepost.coordinator.server.new_topics import new_topic_id
+from fencepost.coordinator.server.services import ThrottledReply
 from fencepost.simulation.brokers.security import ClientSecurity
 from fencepost.simulation.control.app import ControlApp
 from fencepost.simulation.embedded.fault_controls import Fault
+from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames
 from fencepost.simulation.lab.proxy.kafka_proxy import KafkaProxy
+from fencepost.simulation.lab.proxy.stand_in import response_frame
 from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = pytest.mark.real
@@ -349,6 +355,72 @@ def test_a_broker_that_joins_later_is_reported_once() -> None:
             assert [each.node_id for each in told.brokers] == [1, added]
         wire.socket.close()
     assert [each["node"] for each in logged if each["event"] == "proxy_unknown_broker"] == [added]
+
+
+def test_refused_members_and_closed_connections_are_not_remembered(proxy: KafkaProxy) -> None:
+    faults = proxy.endpoint.faults
+    member = WireMember(proxy.bootstrap_servers, "g", "m")
+    member.client_id = "c"
+    for number in range(20):
+        request = classic.HeartbeatRequest(group_id="g", member_id=f"m{number}", generation=1)
+        assert member.ask(ApiKey.HEARTBEAT, request, 3).error_code is ErrorCode.UNKNOWN_MEMBER_ID
+    assert (proxy.faults(), faults._members) == ([], {}), "the call waits for the loop"
+    member.join("orders", instance_id="i")
+    assert proxy.faults() == []
+    (known,) = faults._members.values()
+    assert list(known) == ["m"]
+    with pytest.raises(FencepostError, match=r"member='i': .*; use client_id"):
+        proxy.lose_next_response("Fetch", "i")
+    proxy.delay("Fetch", 0.001, "c")
+    member.close()
+    deadline = time.monotonic() + 60
+    while faults._members:
+        assert time.monotonic() < deadline
+
+
+def test_a_throttle_does_not_shorten_that_of_the_broker() -> None:
+    header = RequestHeader(ApiKey.LIST_GROUPS, 1, 1, "m", 0)
+    frame = struct.pack(">iihi", 1, 5_000, 0, 0)
+    assert response_frame(header, ThrottledReply(frame, 10)) == frame
+    assert response_frame(header, ThrottledReply(frame, 6_000)) == frame.replace(
+        struct.pack(">i", 5_000), struct.pack(">i", 6_000)
+    )
+
+
+def test_no_name_of_a_topic_is_lost() -> None:
+    names = ObservedTopicNames()
+    ids = [new_topic_id() for _ in range(200)]
+    codec = codec_of(ApiKey.METADATA, 12)
+    assert codec is not None
+    for number, topic_id in enumerate(ids):
+        told = MetadataResponse(
+            cluster_id="c",
+            controller_id=1,
+            brokers=(),
+            topics=(TopicMetadata(name=f"t{number}", topic_id=topic_id),),
+        )
+        names.hear(12, b"".join(codec.encode(1, told))[4:])
+        assert len(names._unread) < 64
+    assert [names.name_of(each) for each in ids] == [f"t{number}" for number in range(200)]
+
+
+def test_names_of_topics_are_known_from_the_start(kafka: EmbeddedKafka, proxy: KafkaProxy) -> None:
+    assert list(proxy.endpoint._surroundings.topic_names.known().values()) == ["orders"]
+
+
+def test_responses_that_wait_for_an_earlier_one_stop_the_reading(proxy: KafkaProxy, wire: Wire) -> None:
+    first = proxy.add_fault("delay", "FindCoordinator", seconds=600)
+    proxy.add_fault("error", "DescribeGroups", error="NOT_COORDINATOR", times=None)
+    wire.socket.sendall(request_frame(ApiKey.FIND_COORDINATOR, 4, 1, "m", FIND))
+    first.wait_met()
+    asked = classic.DescribeGroupsRequest(group_ids=tuple("x" * 1_000 for _ in range(20)))
+    frame = request_frame(ApiKey.DESCRIBE_GROUPS, 0, 2, "m", asked)
+    wire.socket.settimeout(2)
+    with pytest.raises(TimeoutError):
+        wire.socket.sendall(frame * 4_000)
+    (connection,) = proxy.endpoint._connections
+    assert connection._waiting_size < 10 << 20
+    assert len(connection._in_flight) < 1_100
 
 
 @pytest.mark.processes
