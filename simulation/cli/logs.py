@@ -20,6 +20,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 SAID_AGAIN_S: Final = 60.0
 """Time until a repeated line is logged again, in seconds."""
 _MOST_KNOWN: Final = 1_000
+_OF_CLIENTS: Final = frozenset({"connection_closed", "proxy_closed_client", "proxy_closed_broker"})
 
 
 class Repeats:
@@ -57,7 +58,7 @@ class Repeats:
         were closed."""
         from structlog import DropEvent
 
-        if event.get("event") == "connection_closed":
+        if event.get("event") in _OF_CLIENTS:
             host = str(event.get("peer", "")).rpartition(":")[0]
             held = self.since((host, event.get("reason")))
             if held is None:

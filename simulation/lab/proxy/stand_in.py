@@ -101,15 +101,20 @@ class StandIn:
             try:
                 return codec.decode(frame, codec.body_of(frame, header), context)
             except MalformedFrame as error:
-                log.warning("proxy_request_unread", reason=str(error))
-        elif (api := REGISTRY.get(header.api_key)) is not None and header[:2] not in self._warned:
-            self._warned.add(header[:2])
-            log.warning(
-                "proxy_request_unread",
-                reason=f"{api_name(api.key)} version {header.api_version} is passed on: faults with an "
-                f"error, a group or a topic need version {api.min_version} to {api.max_version}",
+                self._warn(header, str(error))
+        elif (api := REGISTRY.get(header.api_key)) is not None:
+            self._warn(
+                header,
+                f"{api_name(api.key)} version {header.api_version} is passed on: faults with an error, a "
+                f"group or a topic need version {api.min_version} to {api.max_version}",
             )
         return None
+
+    def _warn(self, header: RequestHeader, reason: str) -> None:
+        """Warn once for each version of an API that a request of it is not read."""
+        if header[:2] not in self._warned:
+            self._warned.add(header[:2])
+            log.warning("proxy_request_unread", reason=reason)
 
     def _described(self, request: Any) -> Any:
         named = request.topics

@@ -18,6 +18,7 @@ configure_logs()
 for port in (1, 2, 3):
     logging.getLogger("aiokafka.client").warning("Unable to update metadata from %s", [1])
     structlog.get_logger().warning("connection_closed", peer=f"127.0.0.1:{port}", reason="no such API")
+    structlog.get_logger().warning("proxy_closed_client", broker="broker-1", reason="no frame")
 logging.getLogger("aiokafka").info("nobody asked")
 structlog.get_logger().warning("connection_closed", peer="127.0.0.1:4", reason="another")
 structlog.get_logger().warning("marker_refused")
@@ -71,10 +72,11 @@ def test_lines_of_libraries_and_ours_look_alike_and_come_once() -> None:
     assert [line["event"] for line in lines] == [
         "Unable to update metadata from [1]",
         "connection_closed",
+        "proxy_closed_client",
         "connection_closed",
         "marker_refused",
         "marker_refused",
     ]
     assert lines[0]["logger"] == "aiokafka.client"
-    assert [line.get("reason") for line in lines[1:3]] == ["no such API", "another"]
+    assert [line.get("reason") for line in lines[1:4]] == ["no such API", "no frame", "another"]
     assert {line["level"] for line in lines} == {"warning"}

@@ -101,6 +101,13 @@ def test_an_added_broker_leads_new_partitions_and_others_by_reassignment(kafka: 
     assert [epoch_of(kafka, number) for number in range(3)] == [2, 1, 0]
 
 
+def test_handlers_of_a_broker_end_with_it(kafka: EmbeddedKafka) -> None:
+    for _ in range(3):
+        kafka.stop_broker(2)
+        kafka.start_broker(2)
+    assert set(kafka.endpoint.faults._tables) == {1, 2, 3}
+
+
 def test_a_removed_broker_hands_over_and_is_gone(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("pair", 3, replicas=2)
     kafka.produce("single", "kept", partition=1)

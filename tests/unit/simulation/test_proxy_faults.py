@@ -378,6 +378,16 @@ def test_refused_members_and_closed_connections_are_not_remembered(proxy: KafkaP
         assert time.monotonic() < deadline
 
 
+def test_a_request_that_is_not_read_is_reported_once(proxy: KafkaProxy, wire: Wire) -> None:
+    proxy.add_fault("delay", "OffsetCommit", seconds=0.001, times=None)
+    body = struct.pack(">hhih", ApiKey.OFFSET_COMMIT, 8, 5, 1) + b"m\0"
+    with capture_logs() as logged:
+        wire.socket.sendall((struct.pack(">i", len(body)) + body) * 5)
+        with pytest.raises(EOFError):
+            wire.frame()
+    assert [each["event"] for each in logged].count("proxy_request_unread") == 1
+
+
 def test_a_throttle_does_not_shorten_that_of_the_broker() -> None:
     header = RequestHeader(ApiKey.LIST_GROUPS, 1, 1, "m", 0)
     frame = struct.pack(">iihi", 1, 5_000, 0, 0)
