@@ -123,7 +123,7 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
 
 
 def blocking_client_methods(module: ModuleType) -> Iterator[tuple[type, str, Any]]:
-    """Yield those of kafka-python that a module has, whose polls and callbacks block."""
+    """Yield the substitutes for kafka-python's blocking methods in this module."""
     found = vars(module)
     if module.__name__ == "kafka.producer.kafka" and (manager := found.get("TransactionManager")) is not None:
         yield manager, "__init__", _noted(manager.__init__)
@@ -307,7 +307,12 @@ class _DisturbedBlockingListener:
             return callback(partitions)
 
         async def call_and_wait(partitions: Any) -> None:
-            await call(partitions)
+            from kafka.net.selector import KernelEvent  # its sleep lets the client's loop go on
+
+            takes_s, fails = _taken_disturbance(self._process)
+            await KernelEvent("_sleep", takes_s)
+            _fail_if(fails)
+            await callback(partitions)
 
         return call_and_wait if inspect.iscoroutinefunction(callback) else call
 

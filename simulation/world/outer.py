@@ -177,8 +177,10 @@ class _OwnProcess:
         self._was_signalled = False
         self._waiting: asyncio.Future[None] | None = None
         self._moved_us = self._loop.now_us
-        self._moved_cpu_s = _Originals.thread_time()
-        """The CPU time of this thread when virtual time last moved."""
+        self._answers_cpu_s = 0.0
+        """The CPU time of this thread for answers since virtual time last moved."""
+        self._counted_cpu_s = _Originals.thread_time()
+        """The CPU time of this thread when it was last counted."""
         self._cpu_ticks = -1
         """The CPU time that it had taken when it was last found waiting for the machine."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
@@ -321,10 +323,16 @@ class _OwnProcess:
 
     def _answered_without_end(self) -> bool:
         """Return true if its questions have kept this thread busy while virtual time stands still."""
-        cpu_s = _Originals.thread_time()
+        self._count_cpu()
         if self._loop.now_us - self._moved_us >= MOVED_US:
-            self._moved_us, self._moved_cpu_s = self._loop.now_us, cpu_s
-        return cpu_s - self._moved_cpu_s > OWN_LIMIT_CPU_S
+            self._moved_us, self._answers_cpu_s = self._loop.now_us, 0.0
+        return self._answers_cpu_s > OWN_LIMIT_CPU_S
+
+    def _count_cpu(self) -> None:
+        """Count the CPU time of this thread since it was last counted."""
+        cpu_s = _Originals.thread_time()
+        self._answers_cpu_s += cpu_s - self._counted_cpu_s
+        self._counted_cpu_s = cpu_s
 
     # -- questions --------------------------------------------------------------------------------------
 
@@ -345,9 +353,11 @@ class _OwnProcess:
                 sock.when_readable(self._ready_now, (socks,))
             if mask & select.POLLOUT:
                 sock.when_writable(self._ready_now, (socks,))
+        self._count_cpu()
         try:
             await self._waiting
         finally:
+            self._counted_cpu_s = _Originals.thread_time()  # others have used what passed meanwhile
             self._forget(socks)
             if timer is not None:
                 timer.cancel()

@@ -103,7 +103,7 @@ class TcpPipe:
 
 
 class TcpSocket(PlainTls):
-    """The settings of all sockets of a world, and their calls that are made of others."""
+    """The settings of all sockets of a world, and calls built on `send` and `recv`."""
 
     _fd: int
     _timeout: float | None

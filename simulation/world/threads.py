@@ -313,10 +313,10 @@ class Lock:
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         """Take the lock; false if it could not be taken in time."""
-        if self._take():
-            return True
         if timeout != -1 and (timeout < 0 or not blocking):
             raise ValueError("a timeout needs a blocking call, and must not be negative")
+        if self._take():
+            return True
         if not blocking:
             return False
         if not RUNNING:
@@ -401,8 +401,65 @@ def _hash_by_number(self: threading.Thread) -> int:
     return number
 
 
+class _AcquiredByBlock:
+    """The parameters of `acquire` in `multiprocessing`, for a lock of threads."""
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Take it; false if that would have to wait for longer than the timeout, in seconds."""
+        options = {} if timeout is None or not block else {"timeout": max(0, timeout)}
+        taken: bool = super().acquire(block, **options)  # type: ignore[misc]
+        return taken
+
+    __enter__ = acquire
+
+
+class OneProcessLock(_AcquiredByBlock, Lock):
+    """Replaces `multiprocessing.Lock`."""
+
+
+class OneProcessRLock(_AcquiredByBlock, threading._RLock):  # type: ignore[misc]  # final in stubs only
+    """Replaces `multiprocessing.RLock`."""
+
+
+class OneProcessSemaphore(_AcquiredByBlock, threading.Semaphore):
+    """Replaces `multiprocessing.Semaphore`."""
+
+
+class OneProcessBoundedSemaphore(_AcquiredByBlock, threading.BoundedSemaphore):
+    """Replaces `multiprocessing.BoundedSemaphore`."""
+
+
+class OneProcessCondition(threading.Condition):
+    """Replaces `multiprocessing.Condition`."""
+
+    def __init__(self, lock: Any = None) -> None:
+        super().__init__(OneProcessRLock() if lock is None else lock)
+
+
 class OneProcessQueue(queue.Queue[Any]):
     """Replaces the queues of `multiprocessing`, between threads: no other process can be started."""
+
+    _is_closed = False
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an object, as a copy.
+
+        :raises ValueError: if the queue is closed.
+        """
+        self._check_open()
+        super().put(obj, block, timeout)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take an object.
+
+        :raises ValueError: if the queue is closed.
+        """
+        self._check_open()
+        return super().get(block, timeout)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ValueError(f"Queue {self!r} is closed")
 
     def _put(self, item: Any) -> None:
         super()._put(bytes(ForkingPickler.dumps(item)))
@@ -411,16 +468,23 @@ class OneProcessQueue(queue.Queue[Any]):
         return ForkingPickler.loads(super()._get())
 
     def close(self) -> None:
-        """Do nothing: what was put is there at once."""
+        """Let no more objects be put or taken."""
+        self._is_closed = True
 
-    join_thread = cancel_join_thread = close
+    def join_thread(self) -> None:
+        """Do nothing: each object is there as soon as it is put."""
+
+    cancel_join_thread = join_thread
 
 
 _OF_MULTIPROCESSING: Final[dict[str, Callable[..., Any]]] = {
-    **{
-        name: partial(lambda name, *args: getattr(threading, name)(*args), name)
-        for name in ("Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event", "Barrier")
-    },
+    "Lock": OneProcessLock,
+    "RLock": OneProcessRLock,
+    "Semaphore": OneProcessSemaphore,
+    "BoundedSemaphore": OneProcessBoundedSemaphore,
+    "Condition": OneProcessCondition,
+    "Event": threading.Event,
+    "Barrier": threading.Barrier,
     **dict.fromkeys(("Queue", "JoinableQueue", "SimpleQueue"), OneProcessQueue),
 }
 """Substitutes for what `multiprocessing` has for several processes, in programs that are one, as libraries

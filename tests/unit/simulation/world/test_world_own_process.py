@@ -208,6 +208,23 @@ def test_thread_that_never_returns_ends_the_run() -> None:
     assert re.search(r"worker does not return from .*own_programs.py:\d+ in never_returns", violation.message)
 
 
+def test_program_is_not_blamed_for_what_another_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outer, "OWN_LIMIT_CPU_S", 0.4)
+    cpu_s = outer._Originals.thread_time
+
+    async def computes() -> None:
+        await asyncio.sleep(1.005)
+        end_s = cpu_s() + 0.6
+        while cpu_s() < end_s:
+            pass
+
+    async def test(world: SimulatedWorld) -> None:
+        world.process("other", computes)
+        await world.process("worker", f"{HERE}:naps").ended()
+
+    assert play(test).violations == []
+
+
 def test_program_that_waits_for_the_machine_is_told_with_its_stacks() -> None:
     (violation,) = told("waits_for_the_machine")[1].violations
     assert violation.invariant == "raised StandsStill"

@@ -50,7 +50,7 @@ def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
         ("uses_opentelemetry", "2 at 2 1 at 4 2 at 5"),
         pytest.param("uses_loguru:False", "order 1 at 00 1 order 2 at 01 2 2.0", marks=HAS_LOGURU),
         pytest.param("uses_loguru:True", "order 1 at 00 1 order 2 at 00 2 0.0", marks=HAS_LOGURU),
-        ("shares_as_processes_do", "['order'] False True"),
+        ("shares_as_processes_do", "['order'] False True closed closed False 10 10"),
         ("joins_an_executor", "0 1 2 3 4 5 6 7"),
     ],
 )
@@ -173,6 +173,20 @@ def test_faults_reach_kafka_python() -> None:
         await worker.ended()
         (told,) = world.records("told")
         assert told.value == b"assigned at 8 order at 8 order at 30"
+
+    result = run_simulated(test, 1, topics=TOPICS, faults=())
+    assert result.violations == []
+    assert result.crashes == []
+
+
+def test_slow_coroutine_of_a_listener_does_not_hold_kafka_python() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        worker = world.process("worker", f"{HERE}:is_called_by_kafka_python")
+        await asyncio.sleep(2)  # until the member joins
+        assert worker.process is not None
+        worker.process.callback_takes_us = 20_000_000
+        await worker.ended()
+        assert [each.value for each in world.records("told")] == [b"revoked assigned at 23"]
 
     result = run_simulated(test, 1, topics=TOPICS, faults=())
     assert result.violations == []

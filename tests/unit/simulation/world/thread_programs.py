@@ -312,9 +312,34 @@ def shares_as_processes_do() -> None:
     found = orders.get(timeout=5)
     seen.wait()
     thread.join()
+    told = [found, found is own, orders.empty()]
     orders.close()
     orders.join_thread()
-    asyncio.run(tell(found, found is own, orders.empty()))
+    for use in (orders.put_nowait, lambda _: orders.get()):
+        try:
+            use(own)
+        except ValueError as error:
+            told.append(str(error).rpartition(" is ")[2])
+    kinds: list[Any] = [multiprocessing.Lock, multiprocessing.RLock, multiprocessing.Condition]
+    kinds += [multiprocessing.Semaphore, multiprocessing.BoundedSemaphore]
+    taken: list[bool] = []
+    for each in [kind() for kind in kinds]:
+
+        def take(each: Any = each) -> None:
+            taken.append(each.acquire(block=False) or each.acquire(False, 1) or each.acquire(True, -1))
+            taken.append(each.acquire(timeout=1))
+            each.acquire(True, None)
+            each.release()
+
+        assert each.acquire(block=True, timeout=None)
+        thread = threading.Thread(target=take)
+        thread.start()
+        thread.join(2)
+        each.release()
+        thread.join()
+        with each:
+            pass
+    asyncio.run(tell(*told, any(taken), len(taken), f"{time.monotonic():.0f}"))
 
 
 def forks() -> None:
@@ -378,6 +403,35 @@ class Listener(kafka.ConsumerRebalanceListener):  # type: ignore[misc]
 
     def on_partitions_assigned(self, assigned: Any) -> None:
         self.called.append(f"assigned at {time.monotonic():.0f}")
+
+
+class SlowListener(kafka.AsyncConsumerRebalanceListener):  # type: ignore[misc]
+    """Notes its calls, which may take longer without harm: the client's loop goes on."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+
+    async def on_partitions_revoked(self, revoked: Any) -> None:
+        self.called.append("revoked")
+
+    async def on_partitions_assigned(self, assigned: Any) -> None:
+        self.called.append(f"assigned at {time.monotonic():.0f}")
+
+    async def on_partitions_lost(self, lost: Any) -> None:
+        self.called.append(f"lost at {time.monotonic():.0f}")
+
+
+def is_called_by_kafka_python() -> None:
+    """Tell the calls to a listener in a minute, with a session that is shorter than a slow one."""
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers="kafka:9092", group_id="billing", session_timeout_ms=10_000
+    )
+    listener = SlowListener()
+    consumer.subscribe(["orders"], listener=listener)
+    while time.monotonic() < 60:
+        consumer.poll(timeout_ms=1000)
+    consumer.unsubscribe()
+    asyncio.run(tell(*listener.called))
 
 
 def copies_by_kafka_python() -> None:
