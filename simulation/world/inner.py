@@ -194,6 +194,9 @@ class OwnMachine(Machine):
     depend on more than the modules: those can't be imported once for all processes.
     """
 
+    patient_reads = 2_000
+    read_us = 20
+    """Each pass of a loop that waits for the clock asks the world several times, at the cost of real time."""
     loop: Any
     thread: Any = property(lambda _: threading.get_ident(), lambda *_: None)
     """The thread that asks: all threads of the process have this machine."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from typing import Any, Final
+from typing import Any
 
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.world.loop import WorldLoop
@@ -13,12 +13,13 @@ from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.readiness import VirtualEpoll, VirtualPoll, selected
 from fencepost.simulation.world.sockets import VirtualSocket
 
-_PATIENT_READS: Final = 10_000
-"""Reads of the clock at one moment, after which each read takes a microsecond."""
-
 
 class Machine:
     """The machine as the thread of a run sees it."""
+
+    patient_reads = 10_000
+    """Reads of the clock at one moment, after which each read takes `read_us`."""
+    read_us = 1
 
     def __init__(self, loop: WorldLoop, draws: Draws) -> None:
         self.loop = loop
@@ -42,8 +43,9 @@ class Machine:
         if here_us != self._read_us:
             self._read_us, self._reads = here_us, 0
         self._reads += 1
-        if self._reads > _PATIENT_READS and self.process is not None:
-            self.loop.sleep_blocking(0.000_001)
+        if self._reads > self.patient_reads and self.process is not None:
+            self._read_us = here_us + self.read_us  # a thread that reads meanwhile waits for the same clock
+            self.loop.sleep_blocking(self.read_us / 1_000_000)
             self._read_us = self.loop.here_us
         return here_us
 
