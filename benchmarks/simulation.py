@@ -13,6 +13,7 @@ own: on a shared machine they say more than wall time, and still too much. All o
 - library: one run of each scenario that ships.
 - memory: what one more member adds, at ten partitions a member, with its share of the coordinator, the
   logs and the judges; measured between two group sizes. Budget: 25 kB.
+- world: a program in a process of its own, in real time: a question to the world, and a restart.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import gc
 import json
 import random
 import resource
+import sys
 import tempfile
 import time
 import tracemalloc
@@ -30,6 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from fencepost import SimulatedWorld, run_simulated
 from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
@@ -197,11 +200,52 @@ def in_use(members: int, judges: list[Any] | None) -> int:
     return found[0]
 
 
+_NAPS = """
+import time
+
+def run():
+    while True:
+        time.sleep(0.001)
+"""
+
+
+def world(_: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    seconds, restarts = 20, 200
+    found: dict[str, Any] = {"case": "world"}
+    clock = time.perf_counter  # the machine's own, also in a run
+
+    async def test(world: SimulatedWorld) -> None:
+        program = world.process("worker", "naps:run")
+        await asyncio.sleep(1)
+        began = clock()
+        await asyncio.sleep(seconds)
+        found["question_us"] = round((clock() - began) / seconds * 1e3)
+        began = clock()
+        for _ in range(restarts):
+            await program.restart(graceful=False)
+            await asyncio.sleep(0.001)
+        found["restart_ms"] = round((clock() - began) / restarts * 1e3, 1)
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "naps.py").write_text(_NAPS)
+        sys.path.insert(0, folder)
+        run_simulated(test, brokers=1, faults=())
+        sys.path.remove(folder)
+    yield found
+
+
 def rss_mb() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
 
 
-CASES = {"plain": plain, "heartbeats": heartbeats, "large": large, "library": small, "memory": memory}
+CASES = {
+    "plain": plain,
+    "heartbeats": heartbeats,
+    "large": large,
+    "library": small,
+    "memory": memory,
+    "world": world,
+}
 
 
 def main() -> None:
