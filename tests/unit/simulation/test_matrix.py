@@ -19,7 +19,21 @@ from fencepost.simulation.lab.mutation.matrix import MatrixRow, differences, kno
 from fencepost.simulation.lab.mutation.score import chosen_mutants
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
-from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.scenarios.load import library_names, load_any
+
+MATRIX = Path(__file__).parents[2] / "vectors" / "kill-matrix.gz"
+
+
+def test_the_matrix_of_the_repository_shows_each_known_bug_and_has_no_false_alarm():
+    rows = matrix.read_matrix(MATRIX)
+    known = {row.name: row for row in rows if row.kind == "known"}
+    healthy = {row.name: row for row in rows if row.kind == "healthy"}
+    assert len(known) > 150
+    assert known.keys() <= MUTANTS.keys()
+    assert all(any(BLIND not in key for key in row.found) for row in known.values())
+    assert healthy.keys() <= set(library_names())
+    assert {len(row.runs) for row in healthy.values()} == {30}
+    assert not [row.name for row in healthy.values() if row.found]
 
 
 def test_a_finding_has_the_rule_that_yields_it():
