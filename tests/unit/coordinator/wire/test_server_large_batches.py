@@ -210,14 +210,14 @@ async def test_a_large_batch_that_wants_no_answer_gets_none(broker, wire):
     assert broker.cluster.log(topic, 0).high_watermark == 50_000
 
 
-async def test_work_ends_with_its_connection(broker, wire):
+async def test_a_large_batch_is_stored_though_its_connection_ends(broker, wire):
     wire.send(0, 9, **produced(large(100_000)))
     queue = broker.services[0].work_queue
     await until(lambda: not queue.is_idle)
     await wire.close()
     await until(lambda: queue.is_idle)
     topic = broker.cluster.image.by_name["orders"]
-    assert broker.cluster.log(topic, 0).high_watermark == 0
+    assert broker.cluster.log(topic, 0).high_watermark == 100_000
 
 
 async def test_more_records_than_a_batch_may_have_are_refused(broker, wire, monkeypatch):
