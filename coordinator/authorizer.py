@@ -177,7 +177,7 @@ class _AclsOfKind:
             self._prefixes += Counter()  # without lengths that no ACL has
 
     def of(self, principal: str, host: str, name: str) -> list[AclBinding] | None:
-        """Return those about the resource of that name and of a client; None if there are none about it."""
+        """Return the ACLs of a client on the resource of that name; None if nobody has an ACL on it."""
         patterns = [(PatternType.LITERAL, name), (PatternType.LITERAL, WILDCARD)]
         patterns += [
             (PatternType.PREFIXED, name[:length]) for length in self._prefixes if length <= len(name)

@@ -199,7 +199,7 @@ def argv(words: list[str], folder: Path) -> list[str]:
 
 
 def is_campaign(example: Example) -> bool:
-    """Whether its commands do many runs. Such commands share modules and a Spark session with the tests."""
+    """True if its commands do many runs: such commands share a Spark session with the tests."""
     return any(words[1] in ("campaign", "plan") for words, _ in words_of(example))
 
 

@@ -18,7 +18,7 @@ POSTED = re.compile(rf"\bPost\(\$?{TEXT}, new \{{ ((?:[^{{}}]|\{{[^}}]*\}})*) \}
 ROW = re.compile(r"^\| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
 READ = re.compile(rf"\bGet\(\$?{TEXT}\)")
 ARGUMENTS = {"lose_response", "throttle", "OffsetCommit", "Produce", "protocol"}
-"""What a row of a table names in addition to operations."""
+"""Words in rows of a table that are arguments, not operations."""
 OPENAPI = document(tuple(operations()), has_token=False)
 
 

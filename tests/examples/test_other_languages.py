@@ -27,7 +27,7 @@ STEPS = {
 UNREACHABLE = re.compile(
     "dial tcp|Could not transfer|Cannot access|ENOTFOUND|EAI_AGAIN|ECONNREFUSED|ETIMEDOUT"
 )
-"""What the first commands say if their libraries can't be fetched."""
+"""Errors of the first commands if libraries can't be fetched."""
 
 
 @pytest.mark.real

@@ -184,7 +184,7 @@ class JudgedMachine(RuleBasedStateMachine):
 
 
 class ClassicClient:
-    """What one member of a classic group knows of itself."""
+    """One member of a classic group, as it sees itself."""
 
     def __init__(self, slot: int, instance_id: str | None = None) -> None:
         self.slot = slot

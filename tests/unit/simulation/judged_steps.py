@@ -145,7 +145,7 @@ class Judged:
         self.show(event, outcome)
 
     def show(self, event: Any, outcome: Any) -> set[str]:
-        """Only the judges are told of this outcome."""
+        """Show this outcome to the judges only; the coordinator does not see it."""
         for judge in self.judges:
             judge.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
         return self.broken

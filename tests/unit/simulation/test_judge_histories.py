@@ -240,7 +240,7 @@ def test_a_refused_member_writes_nothing_else(before: str, tamper: Tamper) -> No
 
 
 LATE = {"revocation-bounded", "gone-members"}
-"""What is said of timers that ran out and did nothing."""
+"""Reported of a timer that runs out without an effect."""
 GENERATION = "join =MEMBER_ID_REQUIRED; join c-1; time; sync =NONE; stored 1"
 THREE = "; ".join(f"join - g{number} =MEMBER_ID_REQUIRED" for number in range(3))
 TWO = "join - g; join - h"

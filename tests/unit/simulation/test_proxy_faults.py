@@ -1,4 +1,4 @@
-"""What only a proxy's faults have: requests that it can't read, other routes over HTTP, and bad input."""
+"""Faults of a proxy alone: requests that it can't read, its own routes over HTTP, and bad input."""
 
 from __future__ import annotations
 
