@@ -136,6 +136,7 @@ _ALTERED = Layout(administration.AlteredConfigs, _NAME)
 ALTER_CONFIGS_RESPONSE = Layout(
     administration.AlterConfigsResponse, {"resources": "responses"}, fields={"resources": _ALTERED}
 )
+INCREMENTAL_ALTER_CONFIGS_RESPONSE = ALTER_CONFIGS_RESPONSE
 
 
 def _replica_reply(values: dict[str, Any], topics: str) -> ReplicaReply:

@@ -37,31 +37,31 @@ def _operations(described: DescribedWithOperations, version: int) -> int:
     return operations_of(described, version)
 
 
-JOIN_REQUEST = Layout(
+JOIN_GROUP_REQUEST = Layout(
     classic.JoinGroupRequest,
     _STATIC | {"session_timeout_ms": "session_timeout", "rebalance_timeout_ms": "rebalance_timeout"},
     fields={"protocols": Layout(classic.JoinGroupProtocol)},
     read=_join,
 )
-JOIN_RESPONSE = Layout(
+JOIN_GROUP_RESPONSE = Layout(
     classic.JoinGroupResponse,
     {"generation": "generation_id"},
     fields={"protocol_name": NULL_IF_POSSIBLE, "members": Layout(classic.JoinGroupMember, _STATIC)},
 )
-SYNC_REQUEST = Layout(
+SYNC_GROUP_REQUEST = Layout(
     classic.SyncGroupRequest,
     _STATIC | {"generation": "generation_id"},
     fields={"assignments": mapping("member_id", "assignment")},
     read=_sync,
 )
-SYNC_RESPONSE = Layout(classic.SyncGroupResponse)
+SYNC_GROUP_RESPONSE = Layout(classic.SyncGroupResponse)
 HEARTBEAT_REQUEST = Layout(classic.HeartbeatRequest, _STATIC | {"generation": "generation_id"})
 HEARTBEAT_RESPONSE = Layout(classic.HeartbeatResponse)
-DESCRIBE_REQUEST = Layout(
+DESCRIBE_GROUPS_REQUEST = Layout(
     classic.DescribeGroupsRequest,
     {"group_ids": "groups", "include_operations": "include_authorized_operations"},
 )
-DESCRIBE_RESPONSE = Layout(
+DESCRIBE_GROUPS_RESPONSE = Layout(
     classic.DescribeGroupsResponse,
     fields={
         "groups": Layout(

@@ -29,21 +29,21 @@ def _canonical(topics: Iterable[tuple[TopicId | None, tuple[int, ...]]]) -> Part
 PARTITIONS = Via(of=row("topic_id", "partitions"), read=_canonical, write=ITEMS)
 """Partitions by topic id; read in the canonical form: sorted, without duplicates and empty topics."""
 
-HEARTBEAT_REQUEST = Layout(
+CONSUMER_GROUP_HEARTBEAT_REQUEST = Layout(
     consumer.ConsumerGroupHeartbeatRequest,
     {"rebalance_timeout_ms": "rebalance_timeout"},
     fields={"topic_partitions": PARTITIONS},
 )
-HEARTBEAT_RESPONSE = Layout(
+CONSUMER_GROUP_HEARTBEAT_RESPONSE = Layout(
     consumer.ConsumerGroupHeartbeatResponse,
     {"heartbeat_interval_ms": "heartbeat_interval"},
     fields={"assignment": only("topic_partitions", PARTITIONS)},
 )
 _DESCRIBED = only("topic_partitions", Layout(consumer.DescribedPartitions))
-DESCRIBE_REQUEST = Layout(
+CONSUMER_GROUP_DESCRIBE_REQUEST = Layout(
     consumer.ConsumerGroupDescribeRequest, {"include_operations": "include_authorized_operations"}
 )
-DESCRIBE_RESPONSE = Layout(
+CONSUMER_GROUP_DESCRIBE_RESPONSE = Layout(
     consumer.ConsumerGroupDescribeResponse,
     fields={
         "groups": Layout(

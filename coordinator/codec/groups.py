@@ -76,19 +76,21 @@ def _leave(values: dict[str, Any], context: Any) -> LeaveGroupCall:
 
 _STATIC = {"instance_id": "group_instance_id"}
 
-LEAVE_REQUEST = Layout(
+LEAVE_GROUP_REQUEST = Layout(
     LeaveGroupCall,
     fields={"members": Layout(consumer.LeaveGroupRequest, _STATIC, absent={"group_id": ""})},
     write={"member_id": lambda call, _: call.members[0].member_id},
     read=_leave,
 )
-LEAVE_RESPONSE = Layout(LeaveGroupReply, fields={"members": Layout(consumer.LeaveGroupResponse, _STATIC)})
-LIST_REQUEST = Layout(consumer.ListGroupsRequest)
-LIST_RESPONSE = Layout(
+LEAVE_GROUP_RESPONSE = Layout(
+    LeaveGroupReply, fields={"members": Layout(consumer.LeaveGroupResponse, _STATIC)}
+)
+LIST_GROUPS_REQUEST = Layout(consumer.ListGroupsRequest)
+LIST_GROUPS_RESPONSE = Layout(
     consumer.ListGroupsResponse,
     fields={"groups": Layout(consumer.ListedGroup, absent={"group_state": "", "group_type": ""})},
 )
-DELETE_REQUEST = Layout(
+DELETE_GROUPS_REQUEST = Layout(
     DeleteGroupsCall,
     {"groups": "groups_names"},
     fields={
@@ -98,6 +100,6 @@ DELETE_REQUEST = Layout(
         )
     },
 )
-DELETE_RESPONSE = Layout(
+DELETE_GROUPS_RESPONSE = Layout(
     DeleteGroupsReply, {"groups": "results"}, fields={"groups": Layout(consumer.DeleteGroupsResponse)}
 )

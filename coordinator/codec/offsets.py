@@ -185,7 +185,7 @@ def _topics(group: FetchedGroup, version: int) -> tuple[OfTopic[FetchedOffset], 
     return tuple(map(failed, group.topics))
 
 
-COMMIT_REQUEST = Layout(
+OFFSET_COMMIT_REQUEST = Layout(
     OffsetCommitCall,
     {
         "member_epoch": "generation_id_or_member_epoch",
@@ -195,8 +195,8 @@ COMMIT_REQUEST = Layout(
     fields={"topics": COMMITTED},
     absent={"instance_id": None, "retention_time_ms": -1},
 )
-COMMIT_RESPONSE = Layout(OffsetCommitReply, fields={"topics": ERRORS})
-FETCH_REQUEST = Layout(
+OFFSET_COMMIT_RESPONSE = Layout(OffsetCommitReply, fields={"topics": ERRORS})
+OFFSET_FETCH_REQUEST = Layout(
     OffsetFetchCall,
     fields={"groups": Layout(OffsetFetchGroup, fields={"topics": _ASKED}), "topics": _ASKED},
     write={
@@ -205,7 +205,7 @@ FETCH_REQUEST = Layout(
     },
     read=_fetch_call,
 )
-FETCH_RESPONSE = Layout(
+OFFSET_FETCH_RESPONSE = Layout(
     OffsetFetchReply,
     fields={
         "groups": Layout(FetchedGroup, fields={"topics": _FETCHED}, write={"topics": _topics}),
@@ -217,5 +217,5 @@ FETCH_RESPONSE = Layout(
     },
     read=_fetch_reply,
 )
-DELETE_REQUEST = Layout(OffsetDeleteCall, fields={"topics": of_topic(only("partition_index"))})
-DELETE_RESPONSE = Layout(OffsetDeleteReply, fields={"topics": ERRORS})
+OFFSET_DELETE_REQUEST = Layout(OffsetDeleteCall, fields={"topics": of_topic(only("partition_index"))})
+OFFSET_DELETE_RESPONSE = Layout(OffsetDeleteReply, fields={"topics": ERRORS})

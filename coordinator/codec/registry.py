@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.coordinator.codec import (
     administration,
@@ -93,6 +94,9 @@ def api_name(api_key: int) -> str:
         return names.get(api_key, f"API {api_key}")
 
 
+Pack: TypeAlias = Callable[[Any], bytes]
+
+
 class Api(NamedTuple):
     """One API: the versions that are spoken, and the layouts of its two messages."""
 
@@ -101,177 +105,68 @@ class Api(NamedTuple):
     max_version: int
     request: Layout
     response: Layout
-    pack: Callable[[Any], bytes] | None = None
+    pack: Pack | None = None
     """Writes responses of all versions instead of the layout, if that takes too long."""
 
 
+def _api(
+    key: ApiKey, min_version: int, max_version: int, module: ModuleType, pack: Pack | None = None
+) -> Api:
+    """Return an API whose layouts in that module have its name."""
+    request, response = (getattr(module, f"{key.name}_{which}") for which in ("REQUEST", "RESPONSE"))
+    return Api(key, min_version, max_version, request, response, pack)
+
+
 _APIS: tuple[Api, ...] = (
-    Api(ApiKey.PRODUCE, 3, 13, logs.PRODUCE_REQUEST, logs.PRODUCE_RESPONSE),
-    Api(ApiKey.FETCH, 4, 18, logs.FETCH_REQUEST, logs.FETCH_RESPONSE),
-    Api(ApiKey.LIST_OFFSETS, 1, 11, logs.LIST_OFFSETS_REQUEST, logs.LIST_OFFSETS_RESPONSE),
-    Api(ApiKey.METADATA, 0, 13, cluster.METADATA_REQUEST, cluster.METADATA_RESPONSE),
-    Api(ApiKey.OFFSET_COMMIT, 2, 10, offsets.COMMIT_REQUEST, offsets.COMMIT_RESPONSE),
-    Api(ApiKey.OFFSET_FETCH, 1, 10, offsets.FETCH_REQUEST, offsets.FETCH_RESPONSE),
-    Api(ApiKey.FIND_COORDINATOR, 0, 6, cluster.FIND_COORDINATOR_REQUEST, cluster.FIND_COORDINATOR_RESPONSE),
-    Api(ApiKey.JOIN_GROUP, 0, 9, classic.JOIN_REQUEST, classic.JOIN_RESPONSE),
-    Api(ApiKey.HEARTBEAT, 0, 4, classic.HEARTBEAT_REQUEST, classic.HEARTBEAT_RESPONSE),
-    Api(ApiKey.LEAVE_GROUP, 0, 5, groups.LEAVE_REQUEST, groups.LEAVE_RESPONSE),
-    Api(ApiKey.SYNC_GROUP, 0, 5, classic.SYNC_REQUEST, classic.SYNC_RESPONSE),
-    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, classic.DESCRIBE_REQUEST, classic.DESCRIBE_RESPONSE),
-    Api(ApiKey.LIST_GROUPS, 0, 5, groups.LIST_REQUEST, groups.LIST_RESPONSE),
-    Api(ApiKey.SASL_HANDSHAKE, 0, 1, security.HANDSHAKE_REQUEST, security.HANDSHAKE_RESPONSE),
-    Api(ApiKey.API_VERSIONS, 0, 4, cluster.API_VERSIONS_REQUEST, cluster.API_VERSIONS_RESPONSE),
-    Api(
-        ApiKey.CREATE_TOPICS,
-        2,
-        7,
-        administration.CREATE_TOPICS_REQUEST,
-        administration.CREATE_TOPICS_RESPONSE,
-    ),
-    Api(
-        ApiKey.DELETE_TOPICS,
-        1,
-        6,
-        administration.DELETE_TOPICS_REQUEST,
-        administration.DELETE_TOPICS_RESPONSE,
-    ),
-    Api(ApiKey.DELETE_RECORDS, 0, 2, logs.DELETE_RECORDS_REQUEST, logs.DELETE_RECORDS_RESPONSE),
-    Api(
-        ApiKey.INIT_PRODUCER_ID,
-        0,
-        5,
-        transactions.INIT_PRODUCER_ID_REQUEST,
-        transactions.INIT_PRODUCER_ID_RESPONSE,
-    ),
-    Api(
-        ApiKey.OFFSET_FOR_LEADER_EPOCH,
-        2,
-        4,
-        logs.OFFSET_FOR_LEADER_EPOCH_REQUEST,
-        logs.OFFSET_FOR_LEADER_EPOCH_RESPONSE,
-    ),
-    Api(
-        ApiKey.ADD_PARTITIONS_TO_TXN,
-        0,
-        5,
-        transactions.ADD_PARTITIONS_REQUEST,
-        transactions.ADD_PARTITIONS_RESPONSE,
-    ),
-    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, transactions.ADD_OFFSETS_REQUEST, transactions.ADD_OFFSETS_RESPONSE),
-    Api(ApiKey.END_TXN, 0, 5, transactions.END_REQUEST, transactions.END_RESPONSE),
-    Api(
-        ApiKey.TXN_OFFSET_COMMIT,
-        0,
-        5,
-        transactions.OFFSET_COMMIT_REQUEST,
-        transactions.OFFSET_COMMIT_RESPONSE,
-    ),
-    Api(ApiKey.DESCRIBE_ACLS, 1, 3, security.DESCRIBE_ACLS_REQUEST, security.DESCRIBE_ACLS_RESPONSE),
-    Api(ApiKey.CREATE_ACLS, 1, 3, security.CREATE_ACLS_REQUEST, security.CREATE_ACLS_RESPONSE),
-    Api(ApiKey.DELETE_ACLS, 1, 3, security.DELETE_ACLS_REQUEST, security.DELETE_ACLS_RESPONSE),
-    Api(
-        ApiKey.DESCRIBE_CONFIGS,
-        1,
-        4,
-        administration.DESCRIBE_CONFIGS_REQUEST,
-        administration.DESCRIBE_CONFIGS_RESPONSE,
-    ),
-    Api(
-        ApiKey.ALTER_CONFIGS,
-        0,
-        2,
-        administration.ALTER_CONFIGS_REQUEST,
-        administration.ALTER_CONFIGS_RESPONSE,
-    ),
-    Api(
-        ApiKey.DESCRIBE_LOG_DIRS,
-        1,
-        5,
-        inspection.DESCRIBE_LOG_DIRS_REQUEST,
-        inspection.DESCRIBE_LOG_DIRS_RESPONSE,
-    ),
-    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, security.AUTHENTICATE_REQUEST, security.AUTHENTICATE_RESPONSE),
-    Api(
-        ApiKey.CREATE_PARTITIONS,
-        0,
-        3,
-        administration.CREATE_PARTITIONS_REQUEST,
-        administration.CREATE_PARTITIONS_RESPONSE,
-    ),
-    Api(ApiKey.DELETE_GROUPS, 0, 2, groups.DELETE_REQUEST, groups.DELETE_RESPONSE),
-    Api(
-        ApiKey.INCREMENTAL_ALTER_CONFIGS,
-        0,
-        1,
-        administration.INCREMENTAL_ALTER_CONFIGS_REQUEST,
-        administration.ALTER_CONFIGS_RESPONSE,
-    ),
-    Api(ApiKey.OFFSET_DELETE, 0, 0, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE),
-    Api(
-        ApiKey.DESCRIBE_CLIENT_QUOTAS,
-        0,
-        1,
-        security.DESCRIBE_QUOTAS_REQUEST,
-        security.DESCRIBE_QUOTAS_RESPONSE,
-    ),
-    Api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, security.ALTER_QUOTAS_REQUEST, security.ALTER_QUOTAS_RESPONSE),
-    Api(
-        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
-        0,
-        0,
-        security.DESCRIBE_SCRAM_REQUEST,
-        security.DESCRIBE_SCRAM_RESPONSE,
-    ),
-    Api(
-        ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, security.ALTER_SCRAM_REQUEST, security.ALTER_SCRAM_RESPONSE
-    ),
-    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, cluster.DESCRIBE_CLUSTER_REQUEST, cluster.DESCRIBE_CLUSTER_RESPONSE),
-    Api(
-        ApiKey.DESCRIBE_PRODUCERS,
-        0,
-        0,
-        inspection.DESCRIBE_PRODUCERS_REQUEST,
-        inspection.DESCRIBE_PRODUCERS_RESPONSE,
-    ),
-    Api(
-        ApiKey.DESCRIBE_TRANSACTIONS,
-        0,
-        0,
-        inspection.DESCRIBE_TRANSACTIONS_REQUEST,
-        inspection.DESCRIBE_TRANSACTIONS_RESPONSE,
-    ),
-    Api(
-        ApiKey.LIST_TRANSACTIONS,
-        0,
-        2,
-        inspection.LIST_TRANSACTIONS_REQUEST,
-        inspection.LIST_TRANSACTIONS_RESPONSE,
-    ),
-    Api(
-        ApiKey.CONSUMER_GROUP_HEARTBEAT,
-        0,
-        1,
-        consumer.HEARTBEAT_REQUEST,
-        consumer.HEARTBEAT_RESPONSE,
-        pack=consumer.pack_heartbeat,
-    ),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer.DESCRIBE_REQUEST, consumer.DESCRIBE_RESPONSE),
-    Api(
-        ApiKey.LIST_CONFIG_RESOURCES,
-        0,
-        1,
-        inspection.LIST_CONFIG_RESOURCES_REQUEST,
-        inspection.LIST_CONFIG_RESOURCES_RESPONSE,
-    ),
-    Api(
-        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-        0,
-        0,
-        cluster.DESCRIBE_TOPIC_PARTITIONS_REQUEST,
-        cluster.DESCRIBE_TOPIC_PARTITIONS_RESPONSE,
-    ),
-    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams.HEARTBEAT_REQUEST, streams.HEARTBEAT_RESPONSE),
-    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, streams.DESCRIBE_REQUEST, streams.DESCRIBE_RESPONSE),
+    _api(ApiKey.PRODUCE, 3, 13, logs),
+    _api(ApiKey.FETCH, 4, 18, logs),
+    _api(ApiKey.LIST_OFFSETS, 1, 11, logs),
+    _api(ApiKey.METADATA, 0, 13, cluster),
+    _api(ApiKey.OFFSET_COMMIT, 2, 10, offsets),
+    _api(ApiKey.OFFSET_FETCH, 1, 10, offsets),
+    _api(ApiKey.FIND_COORDINATOR, 0, 6, cluster),
+    _api(ApiKey.JOIN_GROUP, 0, 9, classic),
+    _api(ApiKey.HEARTBEAT, 0, 4, classic),
+    _api(ApiKey.LEAVE_GROUP, 0, 5, groups),
+    _api(ApiKey.SYNC_GROUP, 0, 5, classic),
+    _api(ApiKey.DESCRIBE_GROUPS, 0, 6, classic),
+    _api(ApiKey.LIST_GROUPS, 0, 5, groups),
+    _api(ApiKey.SASL_HANDSHAKE, 0, 1, security),
+    _api(ApiKey.API_VERSIONS, 0, 4, cluster),
+    _api(ApiKey.CREATE_TOPICS, 2, 7, administration),
+    _api(ApiKey.DELETE_TOPICS, 1, 6, administration),
+    _api(ApiKey.DELETE_RECORDS, 0, 2, logs),
+    _api(ApiKey.INIT_PRODUCER_ID, 0, 5, transactions),
+    _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, logs),
+    _api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, transactions),
+    _api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, transactions),
+    _api(ApiKey.END_TXN, 0, 5, transactions),
+    _api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, transactions),
+    _api(ApiKey.DESCRIBE_ACLS, 1, 3, security),
+    _api(ApiKey.CREATE_ACLS, 1, 3, security),
+    _api(ApiKey.DELETE_ACLS, 1, 3, security),
+    _api(ApiKey.DESCRIBE_CONFIGS, 1, 4, administration),
+    _api(ApiKey.ALTER_CONFIGS, 0, 2, administration),
+    _api(ApiKey.DESCRIBE_LOG_DIRS, 1, 5, inspection),
+    _api(ApiKey.SASL_AUTHENTICATE, 0, 2, security),
+    _api(ApiKey.CREATE_PARTITIONS, 0, 3, administration),
+    _api(ApiKey.DELETE_GROUPS, 0, 2, groups),
+    _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, administration),
+    _api(ApiKey.OFFSET_DELETE, 0, 0, offsets),
+    _api(ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, security),
+    _api(ApiKey.ALTER_CLIENT_QUOTAS, 0, 1, security),
+    _api(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, security),
+    _api(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, security),
+    _api(ApiKey.DESCRIBE_CLUSTER, 0, 2, cluster),
+    _api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, inspection),
+    _api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, inspection),
+    _api(ApiKey.LIST_TRANSACTIONS, 0, 2, inspection),
+    _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, consumer, pack=consumer.pack_heartbeat),
+    _api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer),
+    _api(ApiKey.LIST_CONFIG_RESOURCES, 0, 1, inspection),
+    _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, cluster),
+    _api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams),
+    _api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, streams),
 )
 
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}

@@ -18,15 +18,15 @@ from fencepost.coordinator.protocol import acls, quotas, sasl
 _SIZE = struct.Struct(">i")
 _UNKNOWN = 0
 
-HANDSHAKE_REQUEST = Layout(
+SASL_HANDSHAKE_REQUEST = Layout(
     sasl.SaslHandshakeRequest,
     read=lambda values, context: sasl.SaslHandshakeRequest(
         mechanism=values["mechanism"], tokens_are_bare=context.api_version == 0
     ),
 )
-HANDSHAKE_RESPONSE = Layout(sasl.SaslHandshakeResponse)
-AUTHENTICATE_REQUEST = Layout(sasl.SaslAuthenticateRequest, {"token": "auth_bytes"})
-AUTHENTICATE_RESPONSE = Layout(
+SASL_HANDSHAKE_RESPONSE = Layout(sasl.SaslHandshakeResponse)
+SASL_AUTHENTICATE_REQUEST = Layout(sasl.SaslAuthenticateRequest, {"token": "auth_bytes"})
+SASL_AUTHENTICATE_RESPONSE = Layout(
     sasl.SaslAuthenticateResponse, {"token": "auth_bytes", "session_lifetime_ms": "session_lifetime"}
 )
 
@@ -120,32 +120,34 @@ DELETE_ACLS_RESPONSE = Layout(
     },
 )
 
-DESCRIBE_SCRAM_REQUEST = Layout(sasl.DescribeUserScramCredentialsRequest, fields={"users": only("name")})
-DESCRIBE_SCRAM_RESPONSE = Layout(
+DESCRIBE_USER_SCRAM_CREDENTIALS_REQUEST = Layout(
+    sasl.DescribeUserScramCredentialsRequest, fields={"users": only("name")}
+)
+DESCRIBE_USER_SCRAM_CREDENTIALS_RESPONSE = Layout(
     sasl.DescribeUserScramCredentialsResponse,
     fields={
         "results": Layout(sasl.DescribedUser, fields={"credential_infos": row("mechanism", "iterations")})
     },
 )
-ALTER_SCRAM_REQUEST = Layout(
+ALTER_USER_SCRAM_CREDENTIALS_REQUEST = Layout(
     sasl.AlterUserScramCredentialsRequest,
     fields={"deletions": Layout(sasl.ScramDeletion), "upsertions": Layout(sasl.ScramUpsertion)},
 )
-ALTER_SCRAM_RESPONSE = Layout(
+ALTER_USER_SCRAM_CREDENTIALS_RESPONSE = Layout(
     sasl.AlterUserScramCredentialsResponse, fields={"results": Layout(sasl.AlteredUser)}
 )
 
 _ENTITY = row("entity_type", "entity_name")
-DESCRIBE_QUOTAS_REQUEST = Layout(
+DESCRIBE_CLIENT_QUOTAS_REQUEST = Layout(
     quotas.DescribeClientQuotasRequest, fields={"components": Layout(quotas.QuotaComponent)}
 )
-DESCRIBE_QUOTAS_RESPONSE = Layout(
+DESCRIBE_CLIENT_QUOTAS_RESPONSE = Layout(
     quotas.DescribeClientQuotasResponse,
     fields={
         "entries": Layout(quotas.DescribedQuota, fields={"entity": _ENTITY, "values": row("key", "value")})
     },
 )
-ALTER_QUOTAS_REQUEST = Layout(
+ALTER_CLIENT_QUOTAS_REQUEST = Layout(
     quotas.AlterClientQuotasRequest,
     fields={
         "entries": Layout(
@@ -153,7 +155,7 @@ ALTER_QUOTAS_REQUEST = Layout(
         )
     },
 )
-ALTER_QUOTAS_RESPONSE = Layout(
+ALTER_CLIENT_QUOTAS_RESPONSE = Layout(
     quotas.AlterClientQuotasResponse,
     fields={"entries": Layout(quotas.AlteredQuota, fields={"entity": _ENTITY})},
 )

@@ -46,7 +46,7 @@ SUBTOPOLOGY = Layout(
 )
 _TASK_OFFSET = Layout(streams.TaskOffset)
 
-HEARTBEAT_REQUEST = Layout(
+STREAMS_GROUP_HEARTBEAT_REQUEST = Layout(
     streams.StreamsGroupHeartbeatRequest,
     {"rebalance_timeout_ms": "rebalance_timeout"},
     fields={
@@ -80,7 +80,7 @@ def _heartbeat_reply(values: dict[str, Any], _: int) -> streams.StreamsGroupHear
 
 
 _TOPIC_PARTITIONS = Layout(streams.TopicPartitions)
-HEARTBEAT_RESPONSE = Layout(
+STREAMS_GROUP_HEARTBEAT_RESPONSE = Layout(
     streams.StreamsGroupHeartbeatResponse,
     {
         "heartbeat_interval_ms": "heartbeat_interval",
@@ -126,10 +126,10 @@ def _topology(described: DescribedWithOperations, _: int) -> tuple[int, Any] | N
     return None if group.topology_epoch is None else (group.topology_epoch, group.subtopologies)
 
 
-DESCRIBE_REQUEST = Layout(
+STREAMS_GROUP_DESCRIBE_REQUEST = Layout(
     streams.StreamsGroupDescribeRequest, {"include_operations": "include_authorized_operations"}
 )
-DESCRIBE_RESPONSE = Layout(
+STREAMS_GROUP_DESCRIBE_RESPONSE = Layout(
     streams.StreamsGroupDescribeResponse,
     fields={
         "groups": Layout(

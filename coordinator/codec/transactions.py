@@ -130,7 +130,7 @@ _RESULTS_OF_ONE = "results_by_topic_v3_and_below"
 
 INIT_PRODUCER_ID_REQUEST = Layout(transactions.InitProducerIdRequest, {"timeout_ms": "transaction_timeout"})
 INIT_PRODUCER_ID_RESPONSE = Layout(transactions.InitProducerIdResponse, fields={"error_code": _older(4)})
-ADD_PARTITIONS_REQUEST = Layout(
+ADD_PARTITIONS_TO_TXN_REQUEST = Layout(
     AddPartitionsCall,
     fields={
         "transactions": Layout(
@@ -148,7 +148,7 @@ ADD_PARTITIONS_REQUEST = Layout(
     },
     read=_add_partitions,
 )
-ADD_PARTITIONS_RESPONSE = Layout(
+ADD_PARTITIONS_TO_TXN_RESPONSE = Layout(
     AddPartitionsReply,
     {"transactions": "results_by_transaction"},
     fields={
@@ -162,18 +162,18 @@ ADD_PARTITIONS_RESPONSE = Layout(
         transactions=values["transactions"] if "transactions" in values else (("", values[_RESULTS_OF_ONE]),)
     ),
 )
-ADD_OFFSETS_REQUEST = Layout(transactions.AddOffsetsToTxnRequest)
-ADD_OFFSETS_RESPONSE = Layout(transactions.AddOffsetsToTxnResponse, fields={"error_code": _older(2)})
-END_REQUEST = Layout(
+ADD_OFFSETS_TO_TXN_REQUEST = Layout(transactions.AddOffsetsToTxnRequest)
+ADD_OFFSETS_TO_TXN_RESPONSE = Layout(transactions.AddOffsetsToTxnResponse, fields={"error_code": _older(2)})
+END_TXN_REQUEST = Layout(
     transactions.EndTxnRequest,
     read=lambda values, context: transactions.EndTxnRequest(
         **values, client_version=transactions.EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0
     ),
 )
-END_RESPONSE = Layout(transactions.EndTxnResponse, fields={"error_code": _older(2)})
-OFFSET_COMMIT_REQUEST = Layout(
+END_TXN_RESPONSE = Layout(transactions.EndTxnResponse, fields={"error_code": _older(2)})
+TXN_OFFSET_COMMIT_REQUEST = Layout(
     TxnOffsetCommitCall,
     {"member_epoch": "generation_id", "instance_id": "group_instance_id"},
     fields={"topics": COMMITTED},
 )
-OFFSET_COMMIT_RESPONSE = Layout(TxnOffsetCommitReply, fields={"topics": ERRORS})
+TXN_OFFSET_COMMIT_RESPONSE = Layout(TxnOffsetCommitReply, fields={"topics": ERRORS})
