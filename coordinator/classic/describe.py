@@ -5,13 +5,9 @@ from __future__ import annotations
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.kinds import GroupMember
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import DescribedClassicGroup, DescribedClassicMember
 from fencepost.coordinator.protocol.consumer import CLASSIC_GROUP_TYPE, ListedGroup
-from fencepost.coordinator.protocol.consumer_protocol import (
-    MalformedConsumerProtocol,
-    read_assignment,
-    read_subscription,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 
@@ -71,13 +67,15 @@ def members(group: ClassicGroup) -> list[GroupMember]:
         topics: tuple[str, ...] = ()
         given: tuple[TopicPartition, ...] = ()
         try:
-            topics = tuple(sorted(read_subscription(member.metadata(group.protocol)).topics))
+            topics = tuple(
+                sorted(consumer_protocol.read_subscription(member.metadata(group.protocol)).topics)
+            )
             if member.assignment:
-                assigned = read_assignment(member.assignment).partitions
+                assigned = consumer_protocol.read_assignment(member.assignment).partitions
                 given = tuple(
                     sorted(TopicPartition(name, n) for name, numbers in assigned.items() for n in numbers)
                 )
-        except MalformedConsumerProtocol:
+        except consumer_protocol.MalformedConsumerProtocol:
             pass  # of another protocol type, such as Connect's: its bytes have another format
         found.append(
             GroupMember(
@@ -98,6 +96,6 @@ def members(group: ClassicGroup) -> list[GroupMember]:
 def subscribed(metadata: bytes) -> frozenset[str]:
     """Return the topics of a consumer's subscription; no topics if it can't be read."""
     try:
-        return frozenset(read_subscription(metadata).topics)
-    except MalformedConsumerProtocol:
+        return frozenset(consumer_protocol.read_subscription(metadata).topics)
+    except consumer_protocol.MalformedConsumerProtocol:
         return frozenset()

@@ -13,16 +13,7 @@ from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroup
 from fencepost.coordinator.classic.step import ClassicStep, ClassicTimers
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, RequestHandler
-from fencepost.coordinator.protocol import consumer
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatRequest,
-    HeartbeatResponse,
-    JoinGroupRequest,
-    JoinGroupResponse,
-    SyncGroupRequest,
-    SyncGroupResponse,
-    Token,
-)
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
@@ -72,7 +63,9 @@ class ClassicGroups(GroupKind):
 
     # Requests
 
-    def join(self, request: JoinGroupRequest, now_ms: int, before: tuple[Record, ...] = ()) -> Outcome:
+    def join(
+        self, request: classic.JoinGroupRequest, now_ms: int, before: tuple[Record, ...] = ()
+    ) -> Outcome:
         """JoinGroup. `before` ends a group of another kind, which gives way if this makes a new one."""
         try:
             join.check_request(request, self._config)
@@ -80,7 +73,9 @@ class ClassicGroups(GroupKind):
             if group is None and request.member_id:
                 raise ProtocolError(ErrorCode.UNKNOWN_MEMBER_ID, f"there is no group {request.group_id}")
         except ProtocolError as error:
-            return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=request.member_id))
+            return Outcome(
+                reply=classic.JoinGroupResponse(error_code=error.code, member_id=request.member_id)
+            )
         is_new = group is None
         if group is None:
             group = self._groups[request.group_id] = ClassicGroup(request.group_id, now_ms)
@@ -94,34 +89,34 @@ class ClassicGroups(GroupKind):
         except ProtocolError as error:
             full = error.code is ErrorCode.GROUP_MAX_SIZE_REACHED
             member_id = "" if full else request.member_id
-            step.answer(request.token, JoinGroupResponse(error_code=error.code, member_id=member_id))
+            step.answer(request.token, classic.JoinGroupResponse(error_code=error.code, member_id=member_id))
         return self._outcome(step, request.token)
 
-    def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
+    def sync(self, request: classic.SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
         group = self._groups.get(request.group_id)
         if not request.group_id:
-            return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            return Outcome(reply=classic.SyncGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         if group is None:
-            return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            return Outcome(reply=classic.SyncGroupResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         step = self._begin(group, now_ms)
         try:
             sync.sync(step, request)
         except ProtocolError as error:
-            step.answer(request.token, SyncGroupResponse(error_code=error.code))
+            step.answer(request.token, classic.SyncGroupResponse(error_code=error.code))
         return self._outcome(step, request.token)
 
-    def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
+    def heartbeat(self, request: classic.HeartbeatRequest, now_ms: int) -> Outcome:
         """Heartbeat."""
         group = self._groups.get(request.group_id)
         if not request.group_id:
-            return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID))
+            return Outcome(reply=classic.HeartbeatResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         if group is None:
-            return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
+            return Outcome(reply=classic.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
         try:
             sessions.heartbeat(self._begin(group, now_ms), request)
         except ProtocolError as error:
-            return Outcome(reply=HeartbeatResponse(error_code=error.code))
+            return Outcome(reply=classic.HeartbeatResponse(error_code=error.code))
         return _ALIVE
 
     def remove_members(self, request: consumer.LeaveGroupBatchRequest, now_ms: int) -> Outcome:
@@ -274,7 +269,8 @@ class ClassicGroups(GroupKind):
             step = self._new_step(group, 0)
             for member in group.members.values():
                 step.answer(
-                    group.release_join(member), JoinGroupResponse(error_code=code, member_id=member.member_id)
+                    group.release_join(member),
+                    classic.JoinGroupResponse(error_code=code, member_id=member.member_id),
                 )
             rounds.fail_syncs(step, code)
             group.move(ClassicGroupEvent.DELETED, group.state_timestamp_ms)
@@ -365,7 +361,9 @@ class ClassicGroups(GroupKind):
     def _new_step(self, group: ClassicGroup, now_ms: int) -> ClassicStep:
         return ClassicStep(group, self.timers, self._config, now_ms)
 
-    def _outcome(self, step: ClassicStep, token: Token | None, reply: Response | None = None) -> Outcome:
+    def _outcome(
+        self, step: ClassicStep, token: classic.Token | None, reply: Response | None = None
+    ) -> Outcome:
         """Return the outcome of the step. If the step responds to the request itself, that is the reply."""
         if step.records:
             self._step = step
@@ -387,4 +385,4 @@ _MEMBER_STATES = {
     ClassicGroupState.COMPLETING_REBALANCE: "RECONCILING",
     ClassicGroupState.STABLE: "STABLE",
 }
-_ALIVE = Outcome(reply=HeartbeatResponse())
+_ALIVE = Outcome(reply=classic.HeartbeatResponse())

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from fencepost.coordinator.codec.batches import (
-    COMPRESSION,
-    HEADER_BYTES,
-    LOG_APPEND_TIME,
-    BatchHeader,
-    refilled,
-    rewritten,
-    stored_batch,
-)
+from fencepost.coordinator.codec import batches
 from fencepost.coordinator.codec.compression import opening
 from fencepost.coordinator.codec.recompression import compressing
 from fencepost.coordinator.codec.record_checks import INT, LONG, SLICE_RECORDS, in_64_bits, varint
@@ -49,7 +41,7 @@ class OpenedBatch(NamedTuple):
     """A stored batch whose records are decompressed."""
 
     batch: bytes
-    header: BatchHeader
+    header: batches.BatchHeader
     data: bytes
     start: int
     """The place of the first record in the data."""
@@ -91,7 +83,7 @@ class OpenedBatch(NamedTuple):
         if length & 1 or not at < end <= len(data):
             raise IndexError("a record does not fit into the batch")
         timestamp = header.max_timestamp
-        if not header.attributes & LOG_APPEND_TIME:
+        if not header.attributes & batches.LOG_APPEND_TIME:
             timestamp = in_64_bits(header.base_timestamp + (time >> 1 ^ -(time & 1)))
         offset = header.base_offset + (delta >> 1)
         return StoredRecord(offset, timestamp, key, is_tombstone, start, end, value_at)
@@ -128,12 +120,12 @@ def opened(batch: bytes) -> Sliced[OpenedBatch]:
 
     :raises ProtocolError: CORRUPT_MESSAGE if they can't be decompressed, or exceed the limit.
     """
-    header = stored_batch(batch)
-    compression = header.attributes & COMPRESSION
+    header = batches.stored_batch(batch)
+    compression = header.attributes & batches.COMPRESSION
     if not compression:
-        return OpenedBatch(batch, header, batch, HEADER_BYTES)
+        return OpenedBatch(batch, header, batch, batches.HEADER_BYTES)
     try:
-        data = yield from opening(compression, batch[HEADER_BYTES:])
+        data = yield from opening(compression, batch[batches.HEADER_BYTES :])
     except (ProtocolError, IndexError) as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"records can't be read: {error}") from error
     return OpenedBatch(batch, header, data, 0)
@@ -160,9 +152,9 @@ def keeping(opened: OpenedBatch, is_kept: Callable[[StoredRecord], bool]) -> Sli
     if not count:
         return None
     content, attributes = bytes(kept), opened.header.attributes
-    if compression := attributes & COMPRESSION:
+    if compression := attributes & batches.COMPRESSION:
         content = yield from compressing(compression, content)
-    return refilled(opened.batch, content, attributes=attributes, count=count, max_timestamp=latest)
+    return batches.refilled(opened.batch, content, attributes=attributes, count=count, max_timestamp=latest)
 
 
 def first_record(batch: bytes, is_wanted: Callable[[StoredRecord], bool]) -> Sliced[StoredRecord | None]:
@@ -179,12 +171,14 @@ def first_record(batch: bytes, is_wanted: Callable[[StoredRecord], bool]) -> Sli
     return None
 
 
-def timed(batch: bytes | memoryview, header: BatchHeader, max_timestamp: int, *, stamps: bool) -> bytes:
+def timed(
+    batch: bytes | memoryview, header: batches.BatchHeader, max_timestamp: int, *, stamps: bool
+) -> bytes:
     """Return the batch with its latest time; with `stamps` that is the time of all its records (KIP-32)."""
-    kept = header.attributes & ~LOG_APPEND_TIME
-    return rewritten(
+    kept = header.attributes & ~batches.LOG_APPEND_TIME
+    return batches.rewritten(
         bytes(batch),
-        attributes=kept | LOG_APPEND_TIME if stamps else kept,
+        attributes=kept | batches.LOG_APPEND_TIME if stamps else kept,
         last_offset_delta=header.last_offset_delta,
         max_timestamp=max_timestamp,
     )

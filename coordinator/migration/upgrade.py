@@ -14,12 +14,8 @@ from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoor
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.subscription import topic_ids
+from fencepost.coordinator.protocol import consumer_protocol
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import (
-    MalformedConsumerProtocol,
-    read_assignment,
-    read_subscription,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
 from fencepost.coordinator.protocol.outcome import ParkedResponse
@@ -124,9 +120,11 @@ def _member(
 ) -> ConsumerGroupMember:
     try:
         # A member that has just joined may not offer the protocol of the generation before.
-        subscription = read_subscription(member.metadata(group.protocol) or member.protocols[0].metadata)
-        assignment = read_assignment(member.assignment)
-    except MalformedConsumerProtocol as error:
+        subscription = consumer_protocol.read_subscription(
+            member.metadata(group.protocol) or member.protocols[0].metadata
+        )
+        assignment = consumer_protocol.read_assignment(member.assignment)
+    except consumer_protocol.MalformedConsumerProtocol as error:
         raise _refused(group, f"the data of member {member.member_id} is malformed: {error}") from error
     if assignment.user_data:
         raise _refused(group, "its members use their own assignor")

@@ -7,13 +7,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 from fencepost.coordinator.protocol import administration
-from fencepost.coordinator.protocol.administration import (
-    CreatedPartitions,
-    CreatedTopic,
-    DeletedTopic,
-    GrownTopic,
-    NewTopic,
-)
 from fencepost.coordinator.protocol.cluster import TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
@@ -78,7 +71,7 @@ def create_topics(
         )
     twice = _repeated(topic.name for topic in request.topics)
     plans: dict[str, _Plan | ProtocolError] = {}
-    wanted: dict[str, NewTopic] = {}
+    wanted: dict[str, administration.NewTopic] = {}
     for topic in request.topics:
         if topic.name in twice:
             plans[topic.name] = ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -102,7 +95,7 @@ def create_topics(
 
 
 def _too_large(
-    services: Services, topics: Iterable[NewTopic], plans: Iterable[_Plan | ProtocolError]
+    services: Services, topics: Iterable[administration.NewTopic], plans: Iterable[_Plan | ProtocolError]
 ) -> str | None:
     """Return the reason why a request is too large, in Kafka's words. Its controller limits the records of a
     request."""
@@ -116,7 +109,7 @@ def _too_large(
     return _TOO_MANY_RECORDS if records > MAX_PARTITIONS_PER_REQUEST else None
 
 
-def _plan(services: Services, topic: NewTopic) -> _Plan | ProtocolError:
+def _plan(services: Services, topic: administration.NewTopic) -> _Plan | ProtocolError:
     try:
         services.cluster.check_new_name(topic.name)
         nulls = [name for name, value in topic.configs.items() if value is None]
@@ -163,10 +156,10 @@ def _make(services: Services, plans: Mapping[str, _Plan | ProtocolError]) -> dic
     return made
 
 
-def _created(services: Services, name: str, plan: _Plan | ProtocolError) -> CreatedTopic:
+def _created(services: Services, name: str, plan: _Plan | ProtocolError) -> administration.CreatedTopic:
     if isinstance(plan, ProtocolError):
-        return CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
-    return CreatedTopic(
+        return administration.CreatedTopic(name=name, error_code=plan.code, error_message=plan.message)
+    return administration.CreatedTopic(
         name=name,
         topic_id=plan.topic_id,
         partitions=plan.places.partitions,
@@ -180,7 +173,7 @@ def create_internal_topics(services: Services, topics: Sequence[TopicInfo]) -> d
     plans = {
         topic.name: _plan(
             services,
-            NewTopic(
+            administration.NewTopic(
                 name=topic.name,
                 partitions=topic.partitions,
                 replication_factor=topic.replication_factor or DEFAULT,
@@ -194,7 +187,7 @@ def create_internal_topics(services: Services, topics: Sequence[TopicInfo]) -> d
     return {name: plan.message for name, plan in made.items() if isinstance(plan, ProtocolError)}
 
 
-def _places_of(services: Services, topic: NewTopic) -> _Places:
+def _places_of(services: Services, topic: administration.NewTopic) -> _Places:
     """Return the partitions and replicas that a request wants.
 
     :raises ProtocolError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT or
@@ -220,7 +213,7 @@ def _places_of(services: Services, topic: NewTopic) -> _Places:
     return _Places(partitions, replicas)
 
 
-def _places_by_hand(services: Services, topic: NewTopic) -> _Places:
+def _places_by_hand(services: Services, topic: administration.NewTopic) -> _Places:
     for name, number in (
         ("replication factor", topic.replication_factor),
         ("numPartitions", topic.partitions),
@@ -309,7 +302,7 @@ def _deletion_disabled(
         code = ErrorCode.TOPIC_DELETION_DISABLED
     return administration.DeleteTopicsResponse(
         topics=tuple(
-            DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=code)
+            administration.DeletedTopic(name=topic.name, topic_id=topic.topic_id, error_code=code)
             for topic in request.topics
         )
     )
@@ -321,7 +314,7 @@ def _is_plain(reference: TopicReference) -> bool:
 
 def _delete(
     services: Services, reference: TopicReference, twice: bool, both_ways: Container[TopicId]
-) -> DeletedTopic:
+) -> administration.DeletedTopic:
     topic_id, wrong = reference.topic_id, None
     if reference.name is None and topic_id is None:
         wrong = "Neither topic name nor id were specified."
@@ -341,11 +334,11 @@ def _delete(
                 "The provided topic name maps to an ID that was already supplied.",
             )
     except ProtocolError as error:
-        return DeletedTopic(
+        return administration.DeletedTopic(
             name=reference.name, topic_id=topic_id, error_code=error.code, error_message=error.message
         )
     services.cluster.delete_topic(topic)
-    return DeletedTopic(name=topic.name, topic_id=topic.topic_id)
+    return administration.DeletedTopic(name=topic.name, topic_id=topic.topic_id)
 
 
 @in_turns
@@ -360,7 +353,7 @@ def create_partitions(
         code = ErrorCode.POLICY_VIOLATION
         return administration.CreatePartitionsResponse(
             topics=tuple(
-                CreatedPartitions(name=name, error_code=code, error_message=_TOO_MANY_RECORDS)
+                administration.CreatedPartitions(name=name, error_code=code, error_message=_TOO_MANY_RECORDS)
                 for name in grown
             )
         )
@@ -371,14 +364,16 @@ def create_partitions(
     return administration.CreatePartitionsResponse(topics=tuple(topics))
 
 
-def _added(services: Services, grown: Iterable[GrownTopic]) -> int:
+def _added(services: Services, grown: Iterable[administration.GrownTopic]) -> int:
     """Return the number of partitions to create, without topics whose new count is not allowed."""
     known = services.cluster.image.by_name
     counts = ((topic.count, known[topic.name].partitions) for topic in grown if topic.name in known)
     return sum(count - before for count, before in counts if before < count <= MAX_PARTITIONS)
 
 
-def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: bool) -> CreatedPartitions:
+def _grow(
+    services: Services, grown: administration.GrownTopic, validate_only: bool, twice: bool
+) -> administration.CreatedPartitions:
     try:
         if twice:
             raise ProtocolError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -397,8 +392,8 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
         services.cluster.check_room(grown.count - topic.partitions)
         if not validate_only:
             services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
-        return CreatedPartitions(name=grown.name)
+        return administration.CreatedPartitions(name=grown.name)
     except ProtocolError as error:
         # For a topic that does not exist, Kafka sends only the code.
         message = None if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
-        return CreatedPartitions(name=grown.name, error_code=error.code, error_message=message)
+        return administration.CreatedPartitions(name=grown.name, error_code=error.code, error_message=message)

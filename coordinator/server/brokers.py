@@ -30,6 +30,7 @@ from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
+from fencepost.coordinator.server import listener_config
 from fencepost.coordinator.server.admin_apis import create_internal_topics
 from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES, Buffers
 from fencepost.coordinator.server.cleaner import Cleaner
@@ -38,18 +39,6 @@ from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, MakeHooks, Shard
 from fencepost.coordinator.server.listener import Listener
-from fencepost.coordinator.server.listener_config import (
-    ADVERTISED_LISTENERS,
-    ALL_INTERFACES,
-    LISTENERS,
-    NO_LISTENERS,
-    PROTOCOL_MAP,
-    BrokerListener,
-    ListenerConfig,
-    NamedAddress,
-    address_text,
-    check_node_id,
-)
 from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.new_topics import check_replicas
 from fencepost.coordinator.server.offsets_topic import OffsetsTopic
@@ -90,7 +79,7 @@ class Brokers:
         host: str = "127.0.0.1",
         hosts: Sequence[str] = (),
         ports: Sequence[int] = (0,),
-        listeners: ListenerConfig = NO_LISTENERS,
+        listeners: listener_config.ListenerConfig = listener_config.NO_LISTENERS,
         config: GroupCoordinatorConfig | None = None,
         journal: KeptJournal | None = None,
         storage: Storage | None = None,
@@ -318,7 +307,7 @@ class Brokers:
         """
         async with self._change():
             node_id = max(self.groups.node_ids) + 1
-            check_node_id(node_id)
+            listener_config.check_node_id(node_id)
             first, *others = (each.listener for each in next(iter(self._listeners.values())))
             made = (first.at_port(port), *(each.at_port(0) for each in others))
             listeners = tuple(map(self._serve_on, made))
@@ -489,7 +478,7 @@ class Brokers:
             next((address for each in of_broker if (address := each.advertised) is not None), None)
             for of_broker in self._listeners.values()
         )
-        return ",".join(address_text(*first) for first in firsts if first is not None)
+        return ",".join(listener_config.address_text(*first) for first in firsts if first is not None)
 
     @property
     def listening(self) -> dict[str, str]:
@@ -500,7 +489,7 @@ class Brokers:
     def advertised(self) -> dict[str, str]:
         """The addresses that the clients of each listener receive; empty if it has none."""
         return self._addresses_by_name(
-            lambda each: None if each.advertised is None else address_text(*each.advertised)
+            lambda each: None if each.advertised is None else listener_config.address_text(*each.advertised)
         )
 
     def _addresses_by_name(self, of: Callable[[_ServedListener], str | None]) -> dict[str, str]:
@@ -522,7 +511,7 @@ class Brokers:
         return tuple(each for socket in self._sockets for each in socket.connections if not each.is_closed)
 
     @property
-    def listeners(self) -> tuple[BrokerListener, ...]:
+    def listeners(self) -> tuple[listener_config.BrokerListener, ...]:
         """All listeners, those of the first broker first."""
         return tuple(each.listener for each in self._all_listeners)
 
@@ -547,7 +536,9 @@ async def _close(listeners: Iterable[_ServedListener]) -> None:
 class _ServedListener:
     """A listener of a broker and its socket."""
 
-    def __init__(self, listener: BrokerListener, max_connections: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, listener: listener_config.BrokerListener, max_connections: int, tls: ssl.SSLContext | None
+    ) -> None:
         self.listener = listener
         self.socket: Listener[KafkaServerConnection] = Listener(
             listener.host,
@@ -562,28 +553,31 @@ class _ServedListener:
         address = self.listener.advertised
         if address is None:
             return None
-        return address.host or ALL_INTERFACES, address.port or self.socket.port
+        return address.host or listener_config.ALL_INTERFACES, address.port or self.socket.port
 
 
 def _settings_of(listeners: Sequence[_ServedListener]) -> dict[str, str]:
     """Return what DescribeConfigs reports of a broker's listeners."""
-    listening = [NamedAddress(each.listener.name, each.socket.host, each.socket.port) for each in listeners]
+    listening = [
+        listener_config.NamedAddress(each.listener.name, each.socket.host, each.socket.port)
+        for each in listeners
+    ]
     advertised = [
-        NamedAddress(each.listener.name, *address)
+        listener_config.NamedAddress(each.listener.name, *address)
         for each in listeners
         if (address := each.advertised) is not None
     ]
     protocols = {each.listener.name: each.listener.protocol.name for each in listeners}
     return {
-        LISTENERS: ",".join(map(str, listening)),
-        ADVERTISED_LISTENERS: ",".join(map(str, advertised)),
-        PROTOCOL_MAP: ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
+        listener_config.LISTENERS: ",".join(map(str, listening)),
+        listener_config.ADVERTISED_LISTENERS: ",".join(map(str, advertised)),
+        listener_config.PROTOCOL_MAP: ",".join(f"{name}:{protocol}" for name, protocol in protocols.items()),
     }
 
 
 class _BrokerOptions(TypedDict, total=False):
     host: str
-    listeners: ListenerConfig
+    listeners: listener_config.ListenerConfig
     config: GroupCoordinatorConfig | None
     journal: KeptJournal | None
     storage: Storage | None

@@ -10,16 +10,6 @@ from fencepost.coordinator.codec.registry import SPOKEN
 from fencepost.coordinator.codec.releases import spoken_by
 from fencepost.coordinator.protocol import cluster
 from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
-from fencepost.coordinator.protocol.cluster import (
-    CLUSTER_OPERATIONS,
-    TOPIC_OPERATIONS,
-    UNKNOWN_OPERATIONS,
-    KeyType,
-    PartitionCursor,
-    PartitionMetadata,
-    TopicMetadata,
-    TopicReference,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic
 from fencepost.coordinator.server.leaders import NO_LEADER, running
@@ -61,7 +51,7 @@ def metadata(
     services: Services, request: cluster.MetadataRequest, asked: Asked
 ) -> Work[cluster.MetadataResponse]:
     """Return the brokers, and all topics or the named ones; a named topic may be created."""
-    found: list[TopicMetadata] = []
+    found: list[cluster.TopicMetadata] = []
     if request.topics is None:
         for topic in services.cluster.shown.by_name.values():
             found.append(_described(services, topic))
@@ -87,26 +77,28 @@ def metadata(
         brokers=services.nodes_seen_from(asked.local_host),
         topics=topics,
         authorized_operations=(
-            CLUSTER_OPERATIONS if request.include_cluster_operations else UNKNOWN_OPERATIONS
+            cluster.CLUSTER_OPERATIONS if request.include_cluster_operations else cluster.UNKNOWN_OPERATIONS
         ),
     )
 
 
-def _is_senseless(topic: TopicReference, api_version: int) -> bool:
+def _is_senseless(topic: cluster.TopicReference, api_version: int) -> bool:
     """Return true if the reference is not valid in this version. Versions 10 and 11 have ids, but look up
     names only."""
     return topic.topic_id is not None if topic.name is not None else api_version < _BY_ID_FROM
 
 
-def _senseless(topics: tuple[TopicReference, ...]) -> cluster.MetadataResponse:
+def _senseless(topics: tuple[cluster.TopicReference, ...]) -> cluster.MetadataResponse:
     """Return an error for all topics of a request, because one reference is not valid."""
     code = ErrorCode.INVALID_REQUEST
     return cluster.MetadataResponse(
-        topics=tuple(TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics)
+        topics=tuple(
+            cluster.TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics
+        )
     )
 
 
-def _listener_found(topic: TopicMetadata, instead: ErrorCode) -> TopicMetadata:
+def _listener_found(topic: cluster.TopicMetadata, instead: ErrorCode) -> cluster.TopicMetadata:
     """Return the topic with another error in place of LISTENER_NOT_FOUND."""
     if all(each.error_code is not ErrorCode.LISTENER_NOT_FOUND for each in topic.partitions):
         return topic
@@ -119,31 +111,33 @@ def _listener_found(topic: TopicMetadata, instead: ErrorCode) -> TopicMetadata:
     return msgspec.structs.replace(topic, partitions=partitions)
 
 
-def _place(topic: TopicMetadata) -> int:
+def _place(topic: cluster.TopicMetadata) -> int:
     """Return the position in Kafka's order: unknown ids first, then topics, then unknown names."""
     if topic.error_code is ErrorCode.NONE:
         return 1
     return 0 if topic.name is None else 2
 
 
-def _with_operations(topic: TopicMetadata) -> TopicMetadata:
+def _with_operations(topic: cluster.TopicMetadata) -> cluster.TopicMetadata:
     """Return the topic with all operations allowed; a topic with an unknown id has no operations."""
     if topic.name is None:
         return topic
-    return msgspec.structs.replace(topic, authorized_operations=TOPIC_OPERATIONS)
+    return msgspec.structs.replace(topic, authorized_operations=cluster.TOPIC_OPERATIONS)
 
 
-def _wanted(services: Services, reference: TopicReference, create: bool) -> TopicMetadata:
+def _wanted(services: Services, reference: cluster.TopicReference, create: bool) -> cluster.TopicMetadata:
     try:
         if reference.name is not None:
             check_topic_name(reference.name)
             if create and reference.name not in services.cluster.shown.by_name:
                 _create(services, reference.name)
                 if services.new_topics.auto_create_topics_retry_enable:
-                    return TopicMetadata(name=reference.name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    return cluster.TopicMetadata(
+                        name=reference.name, error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    )
         return _described(services, services.cluster.find(reference.name, reference.topic_id))
     except ProtocolError as error:
-        return TopicMetadata(name=reference.name, topic_id=reference.topic_id, error_code=error.code)
+        return cluster.TopicMetadata(name=reference.name, topic_id=reference.topic_id, error_code=error.code)
 
 
 def _create(services: Services, name: str) -> None:
@@ -160,22 +154,22 @@ def _create(services: Services, name: str) -> None:
     services.cluster.create_topics({name: new.num_partitions}, replicas=new.default_replication_factor)
 
 
-def _described(services: Services, topic: Topic) -> TopicMetadata:
-    return TopicMetadata(
+def _described(services: Services, topic: Topic) -> cluster.TopicMetadata:
+    return cluster.TopicMetadata(
         name=topic.name,
         topic_id=topic.topic_id,
         partitions=tuple(_partition(services, topic, number) for number in range(topic.partitions)),
     )
 
 
-def _partition(services: Services, topic: Topic, number: int) -> PartitionMetadata:
+def _partition(services: Services, topic: Topic, number: int) -> cluster.PartitionMetadata:
     state, stopped = services.cluster.leadership(topic, number), services.cluster.stopped
     leader_id, code = state.leader_id, ErrorCode.NONE
     if leader_id == NO_LEADER:
         code = ErrorCode.LEADER_NOT_AVAILABLE
     elif not services.cluster.advertises(services.listener_name, leader_id):
         leader_id, code = NO_LEADER, ErrorCode.LISTENER_NOT_FOUND
-    return PartitionMetadata(
+    return cluster.PartitionMetadata(
         partition=number,
         leader_id=leader_id,
         leader_epoch=state.epoch,
@@ -200,10 +194,10 @@ def find_coordinator(
 
 def _found(services: Services, key: str, key_type: int, asked: Asked) -> cluster.FoundCoordinator:
     match key_type:
-        case KeyType.GROUP:
+        case cluster.KeyType.GROUP:
             services.cluster.show_offsets_topic()
             leader_id = services.groups.leader_id(key)
-        case KeyType.TRANSACTION:
+        case cluster.KeyType.TRANSACTION:
             leader_id = services.transactions.leader_id(key)
         case _:
             code = ErrorCode.INVALID_REQUEST
@@ -225,7 +219,7 @@ def describe_cluster(
                 controller_id=_controller_id(services),
                 brokers=services.nodes_seen_from(asked.local_host),
                 authorized_operations=(
-                    CLUSTER_OPERATIONS if request.include_operations else UNKNOWN_OPERATIONS
+                    cluster.CLUSTER_OPERATIONS if request.include_operations else cluster.UNKNOWN_OPERATIONS
                 ),
             )
         case 2:
@@ -258,28 +252,29 @@ def describe_topic_partitions(
     ):
         return cluster.DescribeTopicPartitionsResponse(
             topics=tuple(
-                TopicMetadata(name=name, error_code=ErrorCode.INVALID_REQUEST) for name in request.topics
+                cluster.TopicMetadata(name=name, error_code=ErrorCode.INVALID_REQUEST)
+                for name in request.topics
             )
         )
     names = sorted(set(request.topics) or image.by_name)
     if (may := asked.may) is not None and not request.topics:  # the cursor tells names, too
         names = [name for name in names if may(AclOperation.DESCRIBE, AclResourceType.TOPIC, name)]
     left = max(1, min(request.partition_limit, MOST_DESCRIBED_PARTITIONS))
-    topics: list[TopicMetadata] = []
+    topics: list[cluster.TopicMetadata] = []
     for name in names:
         if cursor is not None and name < cursor.topic:
             continue
         first = cursor.partition if cursor is not None and name == cursor.topic else 0
         if left <= 0:
-            following = PartitionCursor(name, first)
+            following = cluster.PartitionCursor(name, first)
             return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
-        described = _wanted(services, TopicReference(name=name), create=False)
+        described = _wanted(services, cluster.TopicReference(name=name), create=False)
         described = _listener_found(described, ErrorCode.NONE)
         partitions = described.partitions[first : first + left]
         topics.append(_with_operations(msgspec.structs.replace(described, partitions=partitions)))
         left -= len(partitions)
         yield 1 + len(described.partitions)
         if first + len(partitions) < len(described.partitions):
-            following = PartitionCursor(name, first + len(partitions))
+            following = cluster.PartitionCursor(name, first + len(partitions))
             return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics), next_cursor=following)
     return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics))

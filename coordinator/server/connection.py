@@ -14,13 +14,8 @@ from typing import Any, cast
 
 import structlog
 
+from fencepost.coordinator.codec import framing
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.framing import (
-    FrameBuffer,
-    MalformedFrame,
-    RequestHeader,
-    read_header,
-)
 from fencepost.coordinator.codec.registry import (
     ApiKey,
     VersionCodec,
@@ -162,7 +157,7 @@ class KafkaServerConnection(asyncio.Protocol):
         self._expires_ms: int | None = None
         """The time at which the client has to log in again, in ms; None if it need not (KIP-368)."""
         self._max_frame_bytes = max_frame_bytes
-        self._frames = FrameBuffer(
+        self._frames = framing.FrameBuffer(
             max_frame_bytes if self._login is None else min(max_frame_bytes, MAX_LOGIN_FRAME_BYTES)
         )
         self._late: asyncio.TimerHandle | None = None
@@ -384,7 +379,7 @@ class KafkaServerConnection(asyncio.Protocol):
                 self._take(frame)
                 taken += 1
                 is_enough = self._frames.buffered > 0 and self._is_enough(taken)
-        except (MalformedFrame, Unanswered) as error:
+        except (framing.MalformedFrame, Unanswered) as error:
             self._stop(str(error))
         except Exception:
             self._failed()
@@ -479,7 +474,7 @@ class KafkaServerConnection(asyncio.Protocol):
         if self._login is not None and self._login.tokens_are_bare:
             self._take_token(self._login, frame)
             return
-        header = read_header(frame)
+        header = framing.read_header(frame)
         self.client_id = header.client_id or self.client_id
         question = None
         if header.api_key in ASKED_AGAIN and self._login is None and not self._is_guarded:
@@ -594,11 +589,11 @@ class KafkaServerConnection(asyncio.Protocol):
             if self._late is not None:
                 self._late.cancel()
 
-    def _unsupported(self, header: RequestHeader) -> None:
+    def _unsupported(self, header: framing.RequestHeader) -> None:
         """Respond to an unknown version. Only ApiVersions has a response that every client can read
         (KIP-511)."""
         if header.api_key != ApiKey.API_VERSIONS:
-            raise MalformedFrame(
+            raise framing.MalformedFrame(
                 f"{api_name(header.api_key)} version {header.api_version} is not spoken here"
             )
         self._out += unsupported_api_versions(header.correlation_id, self._services.max_versions)

@@ -11,15 +11,7 @@ from fencepost.coordinator.protocol.acls import AclOperation, AclResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.fetch_sessions import (
-    NO_SESSION,
-    Fetched,
-    FetchSession,
-    FetchSessions,
-    Wanted,
-    by_topic,
-    wanted_by,
-)
+from fencepost.coordinator.server import fetch_sessions
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import FairTurns, Share
@@ -34,7 +26,7 @@ class FetchApi:
     """The handler of Fetch, with the fetch sessions of its broker."""
 
     def __init__(self) -> None:
-        self.sessions = FetchSessions()
+        self.sessions = fetch_sessions.FetchSessions()
         self._crowd = _Crowd()
 
     def __call__(
@@ -42,7 +34,7 @@ class FetchApi:
     ) -> logs.FetchResponse | asyncio.Future[logs.FetchResponse]:
         """Return the records of the request, now or later."""
         name_of = services.cluster.name_of
-        wanted = wanted_by(request, name_of)
+        wanted = fetch_sessions.wanted_by(request, name_of)
         try:
             session = self.sessions.session_of(request, wanted)
         except ProtocolError as error:
@@ -65,7 +57,7 @@ class _Position(NamedTuple):
 
 
 class _Found(NamedTuple):
-    fetched: list[Fetched]
+    fetched: list[fetch_sessions.Fetched]
     """Results of partitions that were read, then of those that did not exist."""
     positions: list[_Position]
     """Read positions of all partitions that exist."""
@@ -87,20 +79,20 @@ class _Fetch:
         self,
         services: Services,
         request: logs.FetchRequest,
-        session: FetchSession | None,
-        wanted: Sequence[Wanted],
+        session: fetch_sessions.FetchSession | None,
+        wanted: Sequence[fetch_sessions.Wanted],
         asked: Asked,
         *,
-        sessions: FetchSessions,
+        sessions: fetch_sessions.FetchSessions,
     ) -> None:
         self._asked = asked
         self.services = services
         self.request = request
         self._sessions = sessions
         self.session = session
-        self.wanted: list[Wanted] = []
+        self.wanted: list[fetch_sessions.Wanted] = []
         """Partitions that exist when the request arrives."""
-        self.missing: list[Fetched] = []
+        self.missing: list[fetch_sessions.Fetched] = []
         """Results of partitions that do not exist then, unknown ids first, as in Kafka."""
         for one in wanted:
             try:
@@ -112,13 +104,13 @@ class _Fetch:
                 gone = logs.FetchedPartition(
                     partition=one.partition.partition, error_code=error.code, aborted=()
                 )
-                self.missing.append(Fetched(one, gone))
+                self.missing.append(fetch_sessions.Fetched(one, gone))
         self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
     def read(self) -> _Found:
         """Read the records that are there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
-        fetched: list[Fetched] = []
+        fetched: list[fetch_sessions.Fetched] = []
         positions: list[_Position] = []
         for wanted in self.wanted:
             number = wanted.partition.partition
@@ -135,7 +127,7 @@ class _Fetch:
             found = sum(map(len, one.batches))
             size += found
             left -= found
-            fetched.append(Fetched(wanted, one))
+            fetched.append(fetch_sessions.Fetched(wanted, one))
         return _Found(fetched + self.missing, positions, size, is_urgent)
 
     def _read_partition(
@@ -185,7 +177,7 @@ class _Fetch:
             return logs.NO_REPLICA
         return cluster.preferred_read_replica(topic, number, self.request.rack_id)
 
-    def _topic(self, wanted: Wanted) -> Topic:
+    def _topic(self, wanted: fetch_sessions.Wanted) -> Topic:
         """Return the topic of that name, which may have another id now.
 
         :raises ProtocolError: UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION.
@@ -194,7 +186,7 @@ class _Fetch:
         self.services.cluster.check_partition(topic, wanted.partition.partition)
         return topic
 
-    def _log(self, wanted: Wanted, topic: Topic) -> PartitionLog:
+    def _log(self, wanted: fetch_sessions.Wanted, topic: Topic) -> PartitionLog:
         """Return the log to read.
 
         :raises ProtocolError: NOT_LEADER_OR_FOLLOWER, INCONSISTENT_TOPIC_ID, or about the leader epoch.
@@ -210,7 +202,7 @@ class _Fetch:
         # Here, unlike in other requests, any epoch below 0 means no epoch.
         return find(topic, number, max(NO_EPOCH, wanted.partition.current_leader_epoch))
 
-    def _current_leader(self, wanted: Wanted, code: ErrorCode) -> tuple[int, int] | None:
+    def _current_leader(self, wanted: fetch_sessions.Wanted, code: ErrorCode) -> tuple[int, int] | None:
         """Return the leader and its epoch to a client that knows others (KIP-951)."""
         if self._asked.context.api_version < _LEADERS_FROM or code not in _NEW_LEADER:
             return None
@@ -223,11 +215,13 @@ class _Fetch:
         """
         session = self.session
         if self._asked.account is not None and self._asked.account.exceeds(found.size):
-            return logs.FetchResponse(session_id=NO_SESSION if session is None else session.session_id)
+            return logs.FetchResponse(
+                session_id=fetch_sessions.NO_SESSION if session is None else session.session_id
+            )
         session = self._sessions.begun(session)
-        topics = by_topic(found.fetched if session is None else session.news(found.fetched))
+        topics = fetch_sessions.by_topic(found.fetched if session is None else session.news(found.fetched))
         return logs.FetchResponse(
-            session_id=NO_SESSION if session is None else session.session_id,
+            session_id=fetch_sessions.NO_SESSION if session is None else session.session_id,
             topics=topics,
             leaders=self.services.leaders(topics, self._asked) if found.is_urgent else (),
         )

@@ -10,14 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics
-from fencepost.coordinator.protocol.streams import (
-    Status,
-    StatusCode,
-    StreamsGroupHeartbeatResponse,
-    TopicInfo,
-)
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.services import May
@@ -30,7 +25,7 @@ class InternalTopics:
     """Creates topics with `create`, which returns reasons for failures, and remembers failures by group."""
 
     def __init__(self) -> None:
-        self.create: Callable[[Sequence[TopicInfo]], Mapping[str, str]] = lambda topics: {}
+        self.create: Callable[[Sequence[streams.TopicInfo]], Mapping[str, str]] = lambda topics: {}
         self._denied: dict[str, tuple[str, ...]] = {}
         """The topics of a group that the client whose request is handled may not create."""
         self._failures: dict[str, dict[str, tuple[int, str]]] = {}
@@ -57,8 +52,8 @@ class InternalTopics:
         return bool(denied)
 
     def explained(
-        self, group_id: str, reply: StreamsGroupHeartbeatResponse, now_ms: int
-    ) -> StreamsGroupHeartbeatResponse:
+        self, group_id: str, reply: streams.StreamsGroupHeartbeatResponse, now_ms: int
+    ) -> streams.StreamsGroupHeartbeatResponse:
         """Return the response to a member, with the reasons if topics of its group could not be created."""
         denied = self._denied.pop(group_id, ())
         if denied:
@@ -73,14 +68,16 @@ class InternalTopics:
         return _with_problem(reply, f"Creation failed: {', '.join(failed[:_SHOWN])}{more}.")
 
 
-def _with_problem(reply: StreamsGroupHeartbeatResponse, problem: str) -> StreamsGroupHeartbeatResponse:
+def _with_problem(
+    reply: streams.StreamsGroupHeartbeatResponse, problem: str
+) -> streams.StreamsGroupHeartbeatResponse:
     """Return the response with a reason why its topics are missing."""
     status = tuple(
         msgspec.structs.replace(one, detail=f"{one.detail}; {problem}")
-        if one.code is StatusCode.MISSING_INTERNAL_TOPICS
+        if one.code is streams.StatusCode.MISSING_INTERNAL_TOPICS
         else one
         for one in reply.status or ()
     )
-    if not any(one.code is StatusCode.MISSING_INTERNAL_TOPICS for one in status):
-        status += (Status(code=StatusCode.MISSING_INTERNAL_TOPICS, detail=problem),)
+    if not any(one.code is streams.StatusCode.MISSING_INTERNAL_TOPICS for one in status):
+        status += (streams.Status(code=streams.StatusCode.MISSING_INTERNAL_TOPICS, detail=problem),)
     return msgspec.structs.replace(reply, status=status)

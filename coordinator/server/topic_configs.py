@@ -20,12 +20,8 @@ from fencepost.coordinator.config import (
 )
 from fencepost.coordinator.protocol.administration import ConfigType
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.server import listener_config
 from fencepost.coordinator.server.buffers import MAX_QUEUED_REQUEST_BYTES
-from fencepost.coordinator.server.listener_config import (
-    LISTENER_SETTINGS,
-    NO_LISTENERS,
-    ListenerConfig,
-)
 from fencepost.coordinator.server.logs import MAX_BATCH_BYTES
 
 _LARGEST = {ConfigType.INT: 2**31 - 1, ConfigType.LONG: 2**63 - 1}
@@ -349,7 +345,7 @@ class BrokerConfig(NamedTuple):
     new_topics: NewTopicConfig
     topic_defaults: TopicDefaults
     replica_selector: ReplicaSelector | None = None
-    listeners: ListenerConfig = NO_LISTENERS
+    listeners: listener_config.ListenerConfig = listener_config.NO_LISTENERS
     queued_max_request_bytes: int = MAX_QUEUED_REQUEST_BYTES
     security: SecurityConfig = NO_AUTHORIZER
 
@@ -366,11 +362,11 @@ class BrokerConfig(NamedTuple):
             *setting_names(SecurityConfig),
             *TopicDefaults.names(),
             REPLICA_SELECTOR,
-            *LISTENER_SETTINGS,
+            *listener_config.LISTENER_SETTINGS,
             QUEUED_MAX_REQUEST_BYTES,
         )
         left = dict(properties)
-        listeners = ListenerConfig.taken_from(left)
+        listeners = listener_config.ListenerConfig.taken_from(left)
         for name in left:
             if name not in known:
                 raise unknown_setting(name, known)

@@ -9,16 +9,12 @@ from fencepost.coordinator.assign.tasks import sticky
 from fencepost.coordinator.config import GroupCoordinatorConfig, ReleaseVersion, StreamsGroupSettings
 from fencepost.coordinator.epoch_groups import EpochGroups
 from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, RequestHandler
-from fencepost.coordinator.protocol import streams
+from fencepost.coordinator.protocol import streams, streams_records
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupTopologyKey,
-)
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 from fencepost.coordinator.streams import describe, offset_fencing
 from fencepost.coordinator.streams.group import StreamsGroup
@@ -44,7 +40,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     name = describe.STREAMS_GROUP_TYPE
     group_type = StreamsGroup
     group_table = STREAMS_GROUP_TABLE
-    member_key = StreamsGroupMemberMetadataKey
+    member_key = streams_records.StreamsGroupMemberMetadataKey
     heartbeat_requests = (streams.StreamsGroupHeartbeatRequest,)
     leaves_by_request = False
 
@@ -204,7 +200,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         """Return the tombstones of a group without members; None if it has members."""
         if group.members:
             return None
-        return group.tombstones(after=[Record(StreamsGroupTopologyKey(group.group_id), None)])
+        return group.tombstones(after=[Record(streams_records.StreamsGroupTopologyKey(group.group_id), None)])
 
     # Offsets
 

@@ -21,18 +21,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
+from fencepost.member.base import errors
 from fencepost.member.base.actions import LOST, REVOKED, Actions, CommitFinished, LeaveFinished, Outbox
 from fencepost.member.base.application import Polls, RebalanceCallbacks
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.member.base.config import ConsumerConfig
-from fencepost.member.base.errors import (
-    FatalMemberError,
-    MemberError,
-    NoOffsetForPartition,
-    PositionOutOfRange,
-    RequestFailure,
-)
 from fencepost.member.base.leave import CloseOption, Closing, Leave
 from fencepost.member.base.lookups import CoordinatorLookup
 from fencepost.member.base.positions import Positions
@@ -98,7 +92,7 @@ class MemberMachine(abc.ABC):
         """
 
     @abc.abstractmethod
-    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
+    def request_failed(self, token: int, failure: errors.RequestFailure, now_ms: int) -> Actions:
         """Note that a request of any kind got no response."""
 
     @abc.abstractmethod
@@ -238,7 +232,7 @@ class MemberMachine(abc.ABC):
     def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
         """Reset the position by `auto_offset_reset`: the log does not have it (any more)."""
         if not self.positions.reset(partition):
-            self.out.raise_to_application(PositionOutOfRange.of(partition))
+            self.out.raise_to_application(errors.PositionOutOfRange.of(partition))
         return self._step(now_ms)
 
     def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
@@ -314,9 +308,9 @@ class MemberMachine(abc.ABC):
             and not code.retriable
             and code not in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
         ):
-            self.out.raise_to_application(MemberError(code, "committed offsets cannot be fetched"))
+            self.out.raise_to_application(errors.MemberError(code, "committed offsets cannot be fetched"))
         for partition in undecided:
-            self.out.raise_to_application(NoOffsetForPartition.of(partition))
+            self.out.raise_to_application(errors.NoOffsetForPartition.of(partition))
 
     def _raise_undecided(self) -> None:
         """Raise again, with each poll, what the application has not decided: else these partitions are never
@@ -383,7 +377,7 @@ class MemberMachine(abc.ABC):
         self._move_to_fatal()
         for commit in self.commits.take_all():
             self.out.put(CommitFinished(commit.commit_id, code))
-        self.out.raise_to_application(FatalMemberError(code, message), fatal=True)
+        self.out.raise_to_application(errors.FatalMemberError(code, message), fatal=True)
 
     def _finish_leaving(self) -> None:
         """Notify the application that waits, once callbacks, commits and the leave are over."""

@@ -14,12 +14,7 @@ from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.listener import MemberObserver, RebalanceListener
 from fencepost.member.base.shell import outcome_of
 from fencepost.member.base.transport import Clock, Reply, Transport
-from fencepost.member.classic.actions import (
-    ClassicMoved,
-    CountPartitions,
-    GroupRequest,
-    SendGroupRequest,
-)
+from fencepost.member.classic import actions
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.machine import ClassicMember, GroupResponse
@@ -91,13 +86,13 @@ class ClassicDriver(MemberDriver):
 
     # -- carrying actions out ----------------------------------------------------------------------------
 
-    def _send_group_request(self, action: SendGroupRequest) -> None:
+    def _send_group_request(self, action: actions.SendGroupRequest) -> None:
         if self._observer is not None:
             self._observer.on_request(action.request)
         reply = self._transport.send(action.request, action.timeout_ms)
         reply.add_done_callback(functools.partial(self._group_request_done, action))
 
-    def _group_request_done(self, action: SendGroupRequest, reply: Reply[Any]) -> None:
+    def _group_request_done(self, action: actions.SendGroupRequest, reply: Reply[Any]) -> None:
         response = outcome_of(reply)
         if self._stopped:
             return
@@ -107,19 +102,19 @@ class ClassicDriver(MemberDriver):
             self._observer.on_response(action.request, response)
         self._take(action.token, self._member.group_answered, response)
 
-    def _count_partitions(self, action: CountPartitions) -> None:
+    def _count_partitions(self, action: actions.CountPartitions) -> None:
         reply = self._transport.partition_counts(action.topics)
         reply.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MemberDriver._PERFORM,
-        SendGroupRequest: _send_group_request,
-        CountPartitions: _count_partitions,
-        ClassicMoved: MemberDriver._moved,
+        actions.SendGroupRequest: _send_group_request,
+        actions.CountPartitions: _count_partitions,
+        actions.ClassicMoved: MemberDriver._moved,
     }
 
 
-def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
+def _refusal(request: actions.GroupRequest, code: ErrorCode) -> GroupResponse:
     """The response that stands for a refusal by the transport."""
     match request:
         case classic.JoinGroupRequest():

@@ -10,17 +10,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from fencepost.coordinator.protocol.classic import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    SyncGroupResponse,
-)
+from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest, LeaveGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    MalformedConsumerProtocol,
-    read_assignment,
-)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitResponse
@@ -39,7 +30,9 @@ from fencepost.member.classic.states import ACTIVE, CLASSIC_MEMBER
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
 
-GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
+GroupResponse = (
+    classic.JoinGroupResponse | classic.SyncGroupResponse | classic.HeartbeatResponse | LeaveGroupResponse
+)
 
 LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT)
 """Errors after which the same request is sent again after a wait."""
@@ -151,11 +144,11 @@ class ClassicMember(MemberMachine):
         self._answered = True
         if token == rounds.in_flight:
             rounds.in_flight = None
-            if isinstance(response, JoinGroupResponse):
+            if isinstance(response, classic.JoinGroupResponse):
                 self._join_answered(response, now_ms)
-            elif isinstance(response, SyncGroupResponse):
+            elif isinstance(response, classic.SyncGroupResponse):
                 self._sync_answered(response, now_ms)
-        elif token == self.rounds.nameless and isinstance(response, JoinGroupResponse):
+        elif token == self.rounds.nameless and isinstance(response, classic.JoinGroupResponse):
             self.rounds.nameless = None
             self._leave_as(response.member_id, self.closing.option, now_ms)
         elif token == rounds.beat_in_flight:
@@ -214,7 +207,7 @@ class ClassicMember(MemberMachine):
             self._work_failed(token, now_ms)
         return self._step(now_ms)
 
-    def _join_answered(self, response: JoinGroupResponse, now_ms: int) -> None:
+    def _join_answered(self, response: classic.JoinGroupResponse, now_ms: int) -> None:
         code = response.error_code
         if code is ErrorCode.MEMBER_ID_REQUIRED:
             self._become(response.member_id, 0)
@@ -242,15 +235,15 @@ class ClassicMember(MemberMachine):
             )
         return "the group cannot be joined"
 
-    def _sync_answered(self, response: SyncGroupResponse, now_ms: int) -> None:
+    def _sync_answered(self, response: classic.SyncGroupResponse, now_ms: int) -> None:
         if response.error_code:
             self._refused(response.error_code, "no assignment is to be had", now_ms)
             return
         self.coordinator.answered()
         self.rounds.succeeded()
         try:
-            assignment = read_assignment(response.assignment)
-        except MalformedConsumerProtocol as error:
+            assignment = consumer_protocol.read_assignment(response.assignment)
+        except consumer_protocol.MalformedConsumerProtocol as error:
             self._fail(ErrorCode.UNKNOWN_SERVER_ERROR, f"the leader's assignment cannot be read: {error}")
             return
         self._take(self._assignors[self.rounds.protocol], assignment, now_ms)
@@ -393,7 +386,9 @@ class ClassicMember(MemberMachine):
 
     # -- rebalancing -------------------------------------------------------------------------------------
 
-    def _take(self, assignor: Assignor, assignment: ConsumerProtocolAssignment, now_ms: int) -> None:
+    def _take(
+        self, assignor: Assignor, assignment: consumer_protocol.ConsumerProtocolAssignment, now_ms: int
+    ) -> None:
         """Take the assignment of a new generation."""
         delay_ms = assignor.on_assignment(assignment)
         self.ownership.take(assignment, None if delay_ms is None else now_ms + delay_ms)

@@ -20,10 +20,7 @@ from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.listener import MemberObserver, RebalanceListener
 from fencepost.member.base.shell import outcome_of
 from fencepost.member.base.transport import Clock, Reply, Transport
-from fencepost.member.consumer.actions import (
-    ConsumerMoved,
-    SendHeartbeat,
-)
+from fencepost.member.consumer import actions
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberState
 
@@ -49,7 +46,7 @@ class ConsumerDriver(MemberDriver):
     ) -> None:
         member = ConsumerMember(group_id, member_id, config or ConsumerConfig(), rng)
         super().__init__(member, transport, clock, listener=listener, observer=observer)
-        self._heartbeat: SendHeartbeat | None = None
+        self._heartbeat: actions.SendHeartbeat | None = None
         self._heartbeat_answered: Callable[[Reply[Any]], None] = self._discard
 
     @property
@@ -62,7 +59,7 @@ class ConsumerDriver(MemberDriver):
         """The member ids under which this process may hold the member's instance id."""
         return self._member.instance_holders
 
-    def _send_heartbeat(self, action: SendHeartbeat) -> None:
+    def _send_heartbeat(self, action: actions.SendHeartbeat) -> None:
         if action is not self._heartbeat:
             self._heartbeat = action
             self._heartbeat_answered = functools.partial(self._heartbeat_done, action)
@@ -71,7 +68,7 @@ class ConsumerDriver(MemberDriver):
         reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
         reply.add_done_callback(self._heartbeat_answered)
 
-    def _heartbeat_done(self, action: SendHeartbeat, reply: Reply[Any]) -> None:
+    def _heartbeat_done(self, action: actions.SendHeartbeat, reply: Reply[Any]) -> None:
         response = outcome_of(reply)
         if self._stopped:
             return
@@ -101,7 +98,7 @@ class ConsumerDriver(MemberDriver):
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         **MemberDriver._PERFORM,
-        SendHeartbeat: _send_heartbeat,
+        actions.SendHeartbeat: _send_heartbeat,
         ResolveTopicNames: _resolve_topic_names,
-        ConsumerMoved: MemberDriver._moved,
+        actions.ConsumerMoved: MemberDriver._moved,
     }

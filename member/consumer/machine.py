@@ -13,16 +13,10 @@ from collections.abc import Iterable, Mapping
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId, TopicPartition
+from fencepost.member.base import errors
 from fencepost.member.base.actions import ASSIGNED, LOST, Actions
 from fencepost.member.base.backoff import Backoff, earlier
 from fencepost.member.base.config import ConsumerConfig
-from fencepost.member.base.errors import (
-    CallbackFailed,
-    ErrorRule,
-    MemberError,
-    RequestFailure,
-    heartbeat_rule,
-)
 from fencepost.member.base.leave import CloseOption, Leave
 from fencepost.member.base.machine import MemberMachine
 from fencepost.member.consumer import states
@@ -173,7 +167,7 @@ class ConsumerMember(MemberMachine):
             self._leave_answered(token, response.error_code, now_ms)
         return self._step(now_ms)
 
-    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
+    def request_failed(self, token: int, failure: errors.RequestFailure, now_ms: int) -> Actions:
         """Note that a request of any kind got no response."""
         if token == self.heartbeats.in_flight:
             self.instance.may_be_held()
@@ -210,29 +204,29 @@ class ConsumerMember(MemberMachine):
             self._take_target(response.assignment)
 
     def _heartbeat_refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
-        rule = heartbeat_rule(code)
+        rule = errors.heartbeat_rule(code)
         if code is ErrorCode.UNRELEASED_INSTANCE_ID:
             if self._frees_instance:
                 self.coordinator.answered()
                 self._release_instance(now_ms)
                 return
             if self.instance.count_refusal():
-                rule = ErrorRule.RETRY
-        elif rule in (ErrorRule.REDISCOVER, ErrorRule.RETRY):
+                rule = errors.ErrorRule.RETRY
+        elif rule in (errors.ErrorRule.REDISCOVER, errors.ErrorRule.RETRY):
             self.instance.may_be_held()  # the coordinator may have written the join before it failed
-        if rule is ErrorRule.REDISCOVER:
+        if rule is errors.ErrorRule.REDISCOVER:
             self.coordinator.lost(now_ms)
             self.heartbeats.failed(now_ms, wait=False)
             return
         self.coordinator.answered()
-        if rule is ErrorRule.FENCED:
+        if rule is errors.ErrorRule.FENCED:
             self._fenced(now_ms)
-        elif rule is ErrorRule.FATAL:
+        elif rule is errors.ErrorRule.FATAL:
             self._fail(code, message)
         else:
             self.heartbeats.failed(now_ms)
-            if rule is ErrorRule.REPORT:
-                self.out.raise_to_application(MemberError(code, message))
+            if rule is errors.ErrorRule.REPORT:
+                self.out.raise_to_application(errors.MemberError(code, message))
 
     @property
     def _frees_instance(self) -> bool:
@@ -248,7 +242,7 @@ class ConsumerMember(MemberMachine):
 
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
         """End the leave after any error except "not here" or "not now"; join if it freed the instance id."""
-        if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
+        if errors.heartbeat_rule(code) in (errors.ErrorRule.REDISCOVER, errors.ErrorRule.RETRY) and code:
             self.coordinator.note(code, now_ms)
             self.leave.failed(token, now_ms)
             return
@@ -403,7 +397,7 @@ class ConsumerMember(MemberMachine):
         """Keep the callback's effect on the owned set, then go on with its pass, if that still counts."""
         raised = error is not None
         if error is not None:
-            self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
+            self.out.raise_to_application(errors.CallbackFailed.of(f"on_partitions_{callback.kind}", error))
         gone = self.reconciler.callback_ended(callback, raised=raised)
         if gone:
             self._forget_commits(gone, now_ms)

@@ -16,18 +16,8 @@ import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.streams import TaskId
-from fencepost.member.classic.assignors.assignment_info import (
-    NO_REBALANCE_MS,
-    AssignmentInfo,
-    read_assignment_info,
-    write_assignment_info,
-)
+from fencepost.member.classic.assignors import assignment_info, subscription_info
 from fencepost.member.classic.assignors.streams_metadata import HostInfo
-from fencepost.member.classic.assignors.subscription_info import (
-    SubscriptionInfo,
-    read_subscription_info,
-    write_subscription_info,
-)
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "streams_metadata.jsonl"
 LINES = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]
@@ -35,8 +25,8 @@ LINES = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitl
 Value = dict[str, Any]
 
 
-def subscription(value: Value) -> SubscriptionInfo:
-    return SubscriptionInfo(
+def subscription(value: Value) -> subscription_info.SubscriptionInfo:
+    return subscription_info.SubscriptionInfo(
         version=value["version"],
         latest_supported_version=value["latest"],
         process_id=uuid.UUID(value["process"]),
@@ -52,8 +42,8 @@ def partitions(rows: list[Any]) -> tuple[TopicPartition, ...]:
     return tuple(TopicPartition(*row) for row in rows)
 
 
-def assignment(value: Value) -> AssignmentInfo:
-    return AssignmentInfo(
+def assignment(value: Value) -> assignment_info.AssignmentInfo:
+    return assignment_info.AssignmentInfo(
         version=value["version"],
         commonly_supported_version=value["common"],
         active_tasks=tuple(TaskId(*task) for task in value["active"]),
@@ -69,8 +59,8 @@ def assignment(value: Value) -> AssignmentInfo:
 
 def written(kind: str, value: Value) -> str:
     if kind == "subscription":
-        return write_subscription_info(subscription(value)).hex()
-    return write_assignment_info(assignment(value)).hex()
+        return subscription_info.write_subscription_info(subscription(value)).hex()
+    return assignment_info.write_assignment_info(assignment(value)).hex()
 
 
 def carried(kind: str, value: Value) -> Value:
@@ -93,7 +83,7 @@ def carried(kind: str, value: Value) -> Value:
 def told(kind: str, data: bytes) -> Value:
     """What our decoder makes of bytes, as `carried`."""
     if kind == "subscription":
-        info = read_subscription_info(data)
+        info = subscription_info.read_subscription_info(data)
         value = {
             "version": info.version,
             "latest": info.latest_supported_version,
@@ -104,7 +94,7 @@ def told(kind: str, data: bytes) -> Value:
             "tags": [list(tag) for tag in info.client_tags.items()],
         }
     else:
-        given = read_assignment_info(data)
+        given = assignment_info.read_assignment_info(data)
         value = {
             "version": given.version,
             "common": given.commonly_supported_version,
@@ -131,7 +121,9 @@ def test_the_bytes_are_those_that_kafka_wrote(line: Value) -> None:
     data = bytes.fromhex(line["hex"])
     assert told(kind, data) == carried(kind, value)
     if kind == "subscription":
-        assert read_subscription_info(data).unique_field == (value["unique"] if value["version"] >= 8 else 0)
+        assert subscription_info.read_subscription_info(data).unique_field == (
+            value["unique"] if value["version"] >= 8 else 0
+        )
 
 
 def drawn(rng: random.Random, kind: str, version: int) -> Value:
@@ -168,7 +160,7 @@ def drawn(rng: random.Random, kind: str, version: int) -> Value:
             "hosts": hosts(),
             "standby_hosts": hosts(),
             "error": number(32),
-            "next": rng.choice([0, NO_REBALANCE_MS, number(64)]),
+            "next": rng.choice([0, assignment_info.NO_REBALANCE_MS, number(64)]),
         }
     return {
         "version": version,
@@ -205,4 +197,4 @@ def test_kafkas_own_classes_write_and_read_the_same(java_programs, streams_jars,
         assert ask({"kind": line["kind"], "value": line["value"]}) == {"hex": line["hex"]}
     future = "0000000c0000000c" + "ff" * 20
     assert ask({"kind": "subscription", "hex": future})["value"]["latest"] == 12
-    assert read_subscription_info(bytes.fromhex(future)).latest_supported_version == 12
+    assert subscription_info.read_subscription_info(bytes.fromhex(future)).latest_supported_version == 12

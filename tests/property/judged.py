@@ -13,13 +13,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol import classic, consumer
-from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolAssignment,
-    ConsumerProtocolSubscription,
-    write_assignment,
-    write_subscription,
-)
+from fencepost.coordinator.protocol import classic, consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     DeadlineReached,
@@ -202,7 +196,9 @@ class ClassicRequests(JudgedMachine):
     def send_join(
         self, client: Any, owned: tuple[int, ...] = (), names: tuple[str, ...] = ("range",), version: int = 9
     ) -> None:
-        said = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned={"x": owned}))
+        said = consumer_protocol.write_subscription(
+            consumer_protocol.ConsumerProtocolSubscription(topics=("x",), owned={"x": owned})
+        )
         self.tokens += 1
         client.token = self.tokens
         request = classic.JoinGroupRequest(
@@ -225,7 +221,7 @@ class ClassicRequests(JudgedMachine):
         if client.generation < 0 or client.token is not None:
             return
         shares = {
-            member_id: ConsumerProtocolAssignment(
+            member_id: consumer_protocol.ConsumerProtocolAssignment(
                 partitions={"x": tuple(range(index, partitions, len(client.roster)))}
             )
             for index, member_id in enumerate(client.roster)
@@ -237,7 +233,9 @@ class ClassicRequests(JudgedMachine):
             generation=client.generation,
             member_id=client.member_id,
             instance_id=client.instance_id,
-            assignments={member_id: write_assignment(share) for member_id, share in shares.items()},
+            assignments={
+                member_id: consumer_protocol.write_assignment(share) for member_id, share in shares.items()
+            },
             token=self.tokens,
         )
         self.ask(client, request)

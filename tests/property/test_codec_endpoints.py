@@ -10,14 +10,8 @@ import typing
 import pytest
 from kio.index import api_key_map, load_request_schema, load_response_schema, schema_name_map
 
+from fencepost.coordinator.codec import endpoints
 from fencepost.coordinator.codec.cluster import API_VERSIONS_RESPONSE
-from fencepost.coordinator.codec.endpoints import (
-    CARRIERS,
-    carries_endpoints,
-    is_readable,
-    limit_versions,
-    replace_endpoints,
-)
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.schema import response_writer
 from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
@@ -37,7 +31,7 @@ def versions_of(key: int) -> list[int]:
 
 CARRYING = [
     pytest.param(key, version, id=f"{api_key_map[key]}-{version}")
-    for key, first in CARRIERS.items()
+    for key, first in endpoints.CARRIERS.items()
     for version in versions_of(key)
     if version >= first
 ]
@@ -73,11 +67,11 @@ def test_every_node_gets_its_address_and_nothing_else_changes(key, version):
     for _ in range(25):
         response = made(load_response_schema(key, version), rng)
         before, expected = frame(response), frame(replaced(response))
-        assert replace_endpoints(key, version, before, address) == expected
+        assert endpoints.replace_endpoints(key, version, before, address) == expected
         changed += before != expected
     assert changed > 3
-    assert carries_endpoints(key, version)
-    assert is_readable(key, version)
+    assert endpoints.carries_endpoints(key, version)
+    assert endpoints.is_readable(key, version)
 
 
 @pytest.mark.parametrize(("key", "version"), CARRYING)
@@ -93,7 +87,7 @@ def test_each_truncation_and_mutation_is_read_or_refused(key, version):
             frames.append(bytes(mutated))
         for one_frame in frames:
             try:
-                replace_endpoints(key, version, one_frame, address)
+                endpoints.replace_endpoints(key, version, one_frame, address)
             except MalformedFrame as error:
                 assert str(error)  # noqa: PT017
 
@@ -107,12 +101,14 @@ def test_tagged_fields_that_nobody_knows_stay():
         return NUMBER + unknown + struct.pack(">i", 0) + b"\x02" + node + b"\x00" + unknown + unknown
 
     before = written(b"broker-three.internal", 9092)
-    assert replace_endpoints(10, 4, before, lambda node: ("here", 10_000 + node)) == written(b"here", 10_003)
+    assert endpoints.replace_endpoints(10, 4, before, lambda node: ("here", 10_000 + node)) == written(
+        b"here", 10_003
+    )
 
 
 def test_a_response_without_a_node_is_the_same_object():
     before = NUMBER + struct.pack(">hih", 15, -1, 0) + struct.pack(">i", -1)
-    assert replace_endpoints(10, 0, before, address) is before
+    assert endpoints.replace_endpoints(10, 0, before, address) is before
 
 
 @pytest.mark.parametrize("version", versions_of(API_VERSIONS))
@@ -125,22 +121,22 @@ def test_versions_that_could_not_be_read_are_not_offered(version):
         return NUMBER + write(ApiVersionsResponse(api_versions=versions))
 
     expected = {**offered, 3: max(versions_of(3)), 78: max(versions_of(78))}
-    assert limit_versions(version, answer(offered)) == answer(expected)
+    assert endpoints.limit_versions(version, answer(offered)) == answer(expected)
 
 
 def test_the_answer_to_an_unknown_version_of_api_versions_is_read_in_version_0():
     answer = NUMBER + struct.pack(">hi", 35, 2) + struct.pack(">6h", 18, 0, 4, 3, 0, 99)
-    assert limit_versions(9, answer) == answer[:-2] + struct.pack(">h", max(versions_of(3)))
+    assert endpoints.limit_versions(9, answer) == answer[:-2] + struct.pack(">h", max(versions_of(3)))
     with pytest.raises(MalformedFrame, match="ApiVersions version 9"):
-        limit_versions(9, answer[:-1])
+        endpoints.limit_versions(9, answer[:-1])
 
 
 def test_newer_versions_are_not_readable():
-    for key in CARRIERS:
+    for key in endpoints.CARRIERS:
         newest = max(versions_of(key))
-        assert not is_readable(key, newest + 1)
+        assert not endpoints.is_readable(key, newest + 1)
         with pytest.raises(MalformedFrame):
-            replace_endpoints(key, newest + 1, NUMBER, address)
+            endpoints.replace_endpoints(key, newest + 1, NUMBER, address)
 
 
 def test_no_carrier_is_forgotten():

@@ -15,20 +15,10 @@ from typing import Any
 import pytest
 from kio.index import load_request_schema, load_response_schema
 
+from fencepost.coordinator.codec import writer
 from fencepost.coordinator.codec.client import CLIENT_APIS
 from fencepost.coordinator.codec.fields import wire_fields
 from fencepost.coordinator.codec.registry import api_name
-from fencepost.coordinator.codec.writer import (
-    LARGE_BYTES,
-    LayoutField,
-    default_bytes,
-    field_writer,
-    fields_writer,
-    is_in_pieces,
-    joined,
-    unset,
-    unsigned_varint,
-)
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from tests.kio_objects import kio_bytes, made
 
@@ -53,12 +43,12 @@ def write_struct(entity: Any, values: dict[str, Any]) -> Any:
     fields = []
     for field in wire_fields(entity):
         if field.name in values:
-            write = field_writer(field, flexible=flexible)
-            fields.append(LayoutField(field, operator.itemgetter(field.name), write))
+            write = writer.field_writer(field, flexible=flexible)
+            fields.append(writer.LayoutField(field, operator.itemgetter(field.name), write))
         else:
-            default = default_bytes(field, flexible=flexible)
-            fields.append(LayoutField(field, unset, functools.partial(constant, default)))
-    return fields_writer(entity, fields)(values)
+            default = writer.default_bytes(field, flexible=flexible)
+            fields.append(writer.LayoutField(field, writer.unset, functools.partial(constant, default)))
+    return writer.fields_writer(entity, fields)(values)
 
 
 def by_ours(entity: Any, *, without_defaults: bool = False) -> Any:
@@ -91,7 +81,7 @@ def _plain(value: Any) -> Any:
 
 
 def whole(answer: Any) -> bytes:
-    return answer if isinstance(answer, bytes) else b"".join(joined(answer))
+    return answer if isinstance(answer, bytes) else b"".join(writer.joined(answer))
 
 
 @pytest.mark.parametrize("key", SPOKEN)
@@ -100,7 +90,7 @@ def test_it_is_what_kio_writes(key: int) -> None:
         for _ in range(5):
             entity = made(schema, rng)
             answer = by_ours(entity)
-            assert isinstance(answer, list) is is_in_pieces(schema), schema
+            assert isinstance(answer, list) is writer.is_in_pieces(schema), schema
             assert whole(answer) == kio_bytes(entity), schema
 
 
@@ -126,12 +116,12 @@ def test_null_is_not_written_where_there_is_none() -> None:
 
 def test_a_negative_length_is_not_written() -> None:
     with pytest.raises(ValueError, match="byte must be in range"):
-        unsigned_varint(-1)
+        writer.unsigned_varint(-1)
 
 
 def test_small_pieces_are_joined_and_large_ones_are_not_copied() -> None:
-    large = bytes(LARGE_BYTES)
-    chunks = joined([b"a", b"b", large, large, b"c", bytes(LARGE_BYTES - 1)])
-    assert list(map(len, chunks)) == [2, LARGE_BYTES, LARGE_BYTES, LARGE_BYTES]
+    large = bytes(writer.LARGE_BYTES)
+    chunks = writer.joined([b"a", b"b", large, large, b"c", bytes(writer.LARGE_BYTES - 1)])
+    assert list(map(len, chunks)) == [2, writer.LARGE_BYTES, writer.LARGE_BYTES, writer.LARGE_BYTES]
     assert chunks[1] is chunks[2] is large
-    assert joined([]) == [b""]
+    assert writer.joined([]) == [b""]

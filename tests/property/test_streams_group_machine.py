@@ -8,19 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Event, Outcome, TopicsChanged
-from fencepost.coordinator.protocol.streams import (
-    NO_TASKS,
-    StatusCode,
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-    Subtopology,
-    TaskIds,
-    Tasks,
-    TopicInfo,
-    Topology,
-)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.timers import GroupTimerKind
@@ -29,11 +19,11 @@ from tests.property.judged import GROUP, JudgedMachine
 
 PROCESSES = ("p", "p", "q", "r")
 """The process of each slot: two are threads of one."""
-TOPOLOGY = Topology(
+TOPOLOGY = streams.Topology(
     0,
     (
-        Subtopology("0", ("in",)),
-        Subtopology("1", ("in",), state_changelog_topics=(TopicInfo("changelog"),)),
+        streams.Subtopology("0", ("in",)),
+        streams.Subtopology("1", ("in",), state_changelog_topics=(streams.TopicInfo("changelog"),)),
     ),
 )
 BEATS = ("keepalive", "keepalive", "confirm", "confirm", "lost", "unfinished")
@@ -47,13 +37,13 @@ class Client(msgspec.Struct):
     member_id: str
     process_id: str
     epoch: int = 0
-    owned: Tasks = NO_TASKS
-    target: Tasks = NO_TASKS
+    owned: streams.Tasks = streams.NO_TASKS
+    target: streams.Tasks = streams.NO_TASKS
     wants_shutdown: bool = False
     told_shutdown: bool = False
 
 
-def ids(tasks: TaskIds) -> set[tuple[str, int]]:
+def ids(tasks: streams.TaskIds) -> set[tuple[str, int]]:
     return {(one, number) for one, numbers in tasks.items() for number in numbers}
 
 
@@ -95,9 +85,9 @@ class StreamsGroupMachine(JudgedMachine):
                 self.wanted |= {topic.name: topic.partitions for topic in effect.topics}
         return outcome
 
-    def beat(self, client: Client, epoch: int, owned: Tasks | None, *, heard: bool = True) -> None:
+    def beat(self, client: Client, epoch: int, owned: streams.Tasks | None, *, heard: bool = True) -> None:
         joins = epoch == 0
-        request = StreamsGroupHeartbeatRequest(
+        request = streams.StreamsGroupHeartbeatRequest(
             group_id=GROUP,
             member_id=client.member_id,
             member_epoch=epoch,
@@ -111,7 +101,7 @@ class StreamsGroupMachine(JudgedMachine):
         )
         outcome = self.step(request)
         reply = outcome.reply
-        assert isinstance(reply, StreamsGroupHeartbeatResponse)
+        assert isinstance(reply, streams.StreamsGroupHeartbeatResponse)
         if reply.error_code is ErrorCode.NONE and not outcome.records:
             again = self.step(request)
             assert (again.records, again.reply) == ((), reply), "what changed nothing does so again"
@@ -119,24 +109,24 @@ class StreamsGroupMachine(JudgedMachine):
             self.answered(client, reply)
 
     @staticmethod
-    def answered(client: Client, reply: StreamsGroupHeartbeatResponse) -> None:
+    def answered(client: Client, reply: streams.StreamsGroupHeartbeatResponse) -> None:
         if reply.error_code is ErrorCode.NONE:
             client.epoch = max(reply.member_epoch, 0)
             if reply.member_epoch >= 0:
                 client.target = client.target if reply.tasks is None else reply.tasks
                 status = [one.code for one in reply.status or ()]
-                client.told_shutdown = StatusCode.SHUTDOWN_APPLICATION in status
+                client.told_shutdown = streams.StatusCode.SHUTDOWN_APPLICATION in status
         elif reply.error_code is not ErrorCode.NOT_COORDINATOR:
-            client.epoch, client.owned, client.target = 0, NO_TASKS, NO_TASKS
+            client.epoch, client.owned, client.target = 0, streams.NO_TASKS, streams.NO_TASKS
 
     # What members do
 
     @rule(slot=slots, heard=st.booleans())
     def join(self, slot: int, heard: bool) -> None:
         client = self.clients[slot]
-        client.owned = client.target = NO_TASKS
+        client.owned = client.target = streams.NO_TASKS
         client.epoch = 0  # whatever becomes of the answer
-        self.beat(client, 0, NO_TASKS, heard=heard)
+        self.beat(client, 0, streams.NO_TASKS, heard=heard)
 
     @rule(slot=slots, kind=st.sampled_from(BEATS))
     def heartbeat(self, slot: int, kind: str) -> None:
@@ -196,7 +186,7 @@ class StreamsGroupMachine(JudgedMachine):
         for _ in range(30):
             self.pass_time(3_000)
             for client in self.clients:
-                self.beat(client, client.epoch, client.owned if client.epoch else NO_TASKS)
+                self.beat(client, client.epoch, client.owned if client.epoch else streams.NO_TASKS)
                 client.owned = client.target
             self.internal_topics_are_created()
         self.observe("on_end")

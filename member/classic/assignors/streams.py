@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.assignors import subscription_info
 from fencepost.member.classic.assignors.assignment_info import (
     NO_REBALANCE_MS,
     AssignmentInfo,
@@ -27,13 +28,6 @@ from fencepost.member.classic.assignors.assignment_info import (
 )
 from fencepost.member.classic.assignors.java_bytes import MalformedUserData
 from fencepost.member.classic.assignors.streams_metadata import LATEST_VERSION, AssignorError, HostInfo
-from fencepost.member.classic.assignors.subscription_info import (
-    ERROR_CODE_VERSION,
-    RUNS_ACTIVE,
-    SubscriptionInfo,
-    read_subscription_info,
-    write_subscription_info,
-)
 
 PROBING_REBALANCE_MS = 600_000
 """Delay before a member joins again that is to do so at some time: probing.rebalance.interval.ms."""
@@ -55,7 +49,7 @@ Tasks = Mapping[TaskId[int], tuple[TopicPartition, ...]]
 
 
 class _Member(NamedTuple):
-    info: SubscriptionInfo
+    info: subscription_info.SubscriptionInfo
     process: str
     owned: tuple[TopicPartition, ...]
 
@@ -105,8 +99,8 @@ class StreamsAssignor:
         """Return Kafka Streams' own part of the subscription; each differs from the one before."""
         self._unique_field = (self._unique_field + 129) % 256 - 128
         code = AssignorError.SHUTDOWN_REQUESTED if self.shutdown_requested else AssignorError.NONE
-        return write_subscription_info(
-            SubscriptionInfo(
+        return subscription_info.write_subscription_info(
+            subscription_info.SubscriptionInfo(
                 version=self.used_version,
                 latest_supported_version=self._latest,
                 process_id=self._process_id,
@@ -224,17 +218,17 @@ def _understood(member: Subscriber, latest: int) -> _Member | None:
     if member.subscription is None:
         return None
     try:
-        info = read_subscription_info(member.subscription.user_data)
+        info = subscription_info.read_subscription_info(member.subscription.user_data)
     except MalformedUserData:
         return None
     process = _FUTURE if info.version > latest else str(info.process_id)
     return _Member(info, process, _owned(member.subscription))
 
 
-def _learns(info: SubscriptionInfo, latest: int) -> bool:
+def _learns(info: subscription_info.SubscriptionInfo, latest: int) -> bool:
     """Return true if a member could have asked for the shutdown of the application, and has not done so."""
     knows = info.error_code == AssignorError.SHUTDOWN_REQUESTED
-    return ERROR_CODE_VERSION <= info.version <= latest and not knows
+    return subscription_info.ERROR_CODE_VERSION <= info.version <= latest and not knows
 
 
 def _refusal(
@@ -274,7 +268,7 @@ def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str
     found: dict[TaskId[int], dict[str, float]] = {}
     for each in members.values():
         for task, offset_sum in each.info.task_offset_sums.items():
-            far = float("inf") if offset_sum == RUNS_ACTIVE else float(offset_sum)
+            far = float("inf") if offset_sum == subscription_info.RUNS_ACTIVE else float(offset_sum)
             sums = found.setdefault(task, {})
             sums[each.process] = max(far, sums.get(each.process, far))
     return {task: sorted(sums, key=lambda process: (-sums[process], process)) for task, sums in found.items()}

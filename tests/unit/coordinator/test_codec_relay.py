@@ -23,11 +23,7 @@ from fencepost.coordinator.codec.offsets import (
 )
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.codec.relay import expects_answer, read_member_answer, read_member_request
-from fencepost.coordinator.protocol import offsets
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.protocol import consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -81,7 +77,7 @@ def test_every_other_request_gets_an_answer():
 
 @pytest.mark.parametrize("version", range(2))
 def test_a_heartbeat_is_the_coordinators_request(version):
-    request = ConsumerGroupHeartbeatRequest(
+    request = consumer.ConsumerGroupHeartbeatRequest(
         group_id="g",
         member_id="m",
         member_epoch=3,
@@ -92,7 +88,9 @@ def test_a_heartbeat_is_the_coordinators_request(version):
     )
     frame, header = asked(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, request)
     assert read_member_request(frame, header, "/127.0.0.1", NAMES) == request
-    reply = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4, assignment={TOPIC_ID: (0,)})
+    reply = consumer.ConsumerGroupHeartbeatResponse(
+        member_id="m", member_epoch=4, assignment={TOPIC_ID: (0,)}
+    )
     assert read_member_answer(*answered(ApiKey.CONSUMER_GROUP_HEARTBEAT, version, reply), NAMES) == reply
 
 

@@ -7,13 +7,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import FetchedPartition, FetchPartition, FetchRequest, OfTopic
-from fencepost.coordinator.server.fetch_sessions import (
-    Fetched,
-    FetchSession,
-    FetchSessions,
-    by_topic,
-    wanted_by,
-)
+from fencepost.coordinator.server import fetch_sessions
 
 
 def request(session: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), **offsets: int) -> FetchRequest:
@@ -33,26 +27,28 @@ def request(session: int = 0, epoch: int = 0, forget: tuple[int, ...] = (), **of
     )
 
 
-def asked(sessions: FetchSessions, request: FetchRequest) -> FetchSession | None:
+def asked(
+    sessions: fetch_sessions.FetchSessions, request: FetchRequest
+) -> fetch_sessions.FetchSession | None:
     """The session of a request by names."""
-    return sessions.begun(sessions.session_of(request, wanted_by(request, {}.get)))
+    return sessions.begun(sessions.session_of(request, fetch_sessions.wanted_by(request, {}.get)))
 
 
-def begun(sessions: FetchSessions, **offsets: int) -> FetchSession:
+def begun(sessions: fetch_sessions.FetchSessions, **offsets: int) -> fetch_sessions.FetchSession:
     session = asked(sessions, request(**offsets))
     assert session is not None
     return session
 
 
-def numbers(session: FetchSession | None) -> list[tuple[int, int]]:
+def numbers(session: fetch_sessions.FetchSession | None) -> list[tuple[int, int]]:
     assert session is not None
     return [(one.partition.partition, one.partition.fetch_offset) for one in session.wanted]
 
 
-def read(session: FetchSession, **found: dict[str, object]) -> list[Fetched]:
+def read(session: fetch_sessions.FetchSession, **found: dict[str, object]) -> list[fetch_sessions.Fetched]:
     """An answer for each partition; high watermark 0 and nothing else, unless said otherwise."""
     return [
-        Fetched(
+        fetch_sessions.Fetched(
             one,
             FetchedPartition(
                 partition=one.partition.partition,
@@ -67,7 +63,7 @@ def read(session: FetchSession, **found: dict[str, object]) -> list[Fetched]:
     ]
 
 
-def news(session: FetchSession, **found: dict[str, object]) -> list[int]:
+def news(session: fetch_sessions.FetchSession, **found: dict[str, object]) -> list[int]:
     return [one.found.partition for one in session.news(read(session, **found))]
 
 
@@ -76,7 +72,7 @@ def refused(code: ErrorCode):
 
 
 def test_a_session_remembers_and_forgets_partitions():
-    sessions = FetchSessions()
+    sessions = fetch_sessions.FetchSessions()
     session = begun(sessions, p0=0, p1=0)
     assert session.session_id > 0
     assert numbers(asked(sessions, request(session.session_id, 1, p1=7))) == [(0, 0), (1, 7)]
@@ -86,7 +82,7 @@ def test_a_session_remembers_and_forgets_partitions():
 
 
 def test_only_news_are_told_and_partitions_with_records_go_last():
-    session = begun(FetchSessions(), p0=0, p1=0, p2=0)
+    session = begun(fetch_sessions.FetchSessions(), p0=0, p1=0, p2=0)
     assert news(session) == [0, 1, 2]
     assert news(session) == []
     assert news(session, p0={"batches": (b"x",), "high_watermark": 1}) == [0]
@@ -98,7 +94,7 @@ def test_only_news_are_told_and_partitions_with_records_go_last():
 
 
 def test_requests_outside_of_a_session():
-    sessions = FetchSessions()
+    sessions = fetch_sessions.FetchSessions()
     assert asked(sessions, request(epoch=-1, p0=0)) is None
     assert asked(sessions, request(epoch=0)) is None
     session = begun(sessions, p0=0)
@@ -108,7 +104,7 @@ def test_requests_outside_of_a_session():
 
 
 def test_requests_out_of_order_are_refused_and_the_session_goes_on():
-    sessions = FetchSessions()
+    sessions = fetch_sessions.FetchSessions()
     session = begun(sessions, p0=0)
     for epoch in (2, 5):
         with refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH):
@@ -120,7 +116,7 @@ def test_requests_out_of_order_are_refused_and_the_session_goes_on():
 
 
 def test_names_and_ids_of_topics_do_not_mix():
-    sessions = FetchSessions()
+    sessions = fetch_sessions.FetchSessions()
     session = begun(sessions, p0=0)
     later = request(session.session_id, 1, p0=5)
     with refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR):
@@ -129,7 +125,7 @@ def test_names_and_ids_of_topics_do_not_mix():
 
 
 def test_the_session_used_longest_ago_makes_room():
-    sessions = FetchSessions(limit=2)
+    sessions = fetch_sessions.FetchSessions(limit=2)
     first, second = begun(sessions, p0=0), begun(sessions, p0=0)
     asked(sessions, request(first.session_id, 1))
     begun(sessions, p0=0)
@@ -139,16 +135,16 @@ def test_the_session_used_longest_ago_makes_room():
 
 
 def test_results_of_a_topic_go_together():
-    session = begun(FetchSessions(), p0=0, p1=0)
-    (topic,) = by_topic(read(session))
+    session = begun(fetch_sessions.FetchSessions(), p0=0, p1=0)
+    (topic,) = fetch_sessions.by_topic(read(session))
     assert topic.name == "t"
     assert [one.partition for one in topic.partitions] == [0, 1]
 
 
 def test_a_session_takes_the_place_of_another_once_it_begins():
-    sessions = FetchSessions(limit=1)
+    sessions = fetch_sessions.FetchSessions(limit=1)
     first = begun(sessions, p0=0)
-    waits = sessions.session_of(named := request(p1=0), wanted_by(named, {}.get))
+    waits = sessions.session_of(named := request(p1=0), fetch_sessions.wanted_by(named, {}.get))
     assert asked(sessions, request(first.session_id, 1)) is first
     assert sessions.begun(waits) is waits
     assert waits.session_id > 0
@@ -157,14 +153,14 @@ def test_a_session_takes_the_place_of_another_once_it_begins():
 
 
 def test_a_session_that_alone_is_too_large_takes_no_place():
-    sessions = FetchSessions(max_partitions=2)
+    sessions = fetch_sessions.FetchSessions(max_partitions=2)
     small = begun(sessions, p0=0)
     assert asked(sessions, request(p0=0, p1=0, p2=0)) is None
     assert asked(sessions, request(small.session_id, 1)) is small
 
 
 def test_sessions_are_bounded_by_their_partitions():
-    sessions = FetchSessions(max_partitions=5)
+    sessions = fetch_sessions.FetchSessions(max_partitions=5)
     first, second = begun(sessions, p0=0, p1=0), begun(sessions, p0=0, p1=0, p2=0)
     assert len(sessions) == 2
     third = begun(sessions, p0=0)
@@ -176,7 +172,7 @@ def test_sessions_are_bounded_by_their_partitions():
 
 
 def test_a_session_that_is_too_large_is_not_kept():
-    sessions = FetchSessions(max_partitions=2)
+    sessions = fetch_sessions.FetchSessions(max_partitions=2)
     assert asked(sessions, request(p0=0, p1=0, p2=0)) is None
     grows = begun(sessions, p0=0)
     with pytest.raises(ProtocolError, match="MAX_SESSION_PARTITIONS") as caught:
@@ -187,14 +183,14 @@ def test_a_session_that_is_too_large_is_not_kept():
 
 
 def test_forgotten_partitions_make_room():
-    sessions = FetchSessions(max_partitions=2)
+    sessions = fetch_sessions.FetchSessions(max_partitions=2)
     session = begun(sessions, p0=0, p1=0)
     assert asked(sessions, request(session.session_id, 1, forget=(0,), p2=0)) is session
     assert len(session) == 2
 
 
 def test_long_names_of_topics_count():
-    sessions = FetchSessions(max_partitions=5)
+    sessions = fetch_sessions.FetchSessions(max_partitions=5)
     one = request(p0=0)
     long = msgspec.structs.replace(one, topics=(msgspec.structs.replace(one.topics[0], name="t" * 2_000),))
     assert asked(sessions, long) is None
@@ -202,13 +198,13 @@ def test_long_names_of_topics_count():
 
 def test_a_session_keeps_the_name_that_an_id_had():
     """Also if the topic is deleted, or another one has that name. An unknown id is looked for again."""
-    sessions, names = FetchSessions(), {"id-t": "t"}
+    sessions, names = fetch_sessions.FetchSessions(), {"id-t": "t"}
     partitions = (FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100),)
 
     def by_id(epoch: int, *ids: str, session: int = 0) -> list[tuple[str | None, str | None]]:
         topics = tuple(OfTopic(topic_id=topic_id, partitions=partitions) for topic_id in ids)
         named = msgspec.structs.replace(request(session, epoch), topics=topics, by_id=True)
-        found = sessions.begun(sessions.session_of(named, wanted_by(named, names.get)))
+        found = sessions.begun(sessions.session_of(named, fetch_sessions.wanted_by(named, names.get)))
         assert found is not None
         found.find_names(names.get)
         by_id.session = found.session_id  # type: ignore[attr-defined]
@@ -224,7 +220,7 @@ def test_a_session_keeps_the_name_that_an_id_had():
 
 
 def test_a_preferred_read_replica_is_always_told():
-    session = begun(FetchSessions(), p0=0, p1=0)
+    session = begun(fetch_sessions.FetchSessions(), p0=0, p1=0)
     assert news(session) == [0, 1]
     for _ in range(2):
         assert news(session, p1={"preferred_read_replica": 3}) == [1]

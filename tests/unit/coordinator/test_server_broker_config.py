@@ -12,14 +12,8 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
-from fencepost.coordinator.server import admin_apis, cluster_apis, config_apis
+from fencepost.coordinator.server import admin_apis, cluster_apis, config_apis, topic_configs
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.topic_configs import (
-    BROKER_SETTINGS,
-    TIME_SETTINGS,
-    BrokerConfig,
-    TopicDefaults,
-)
 
 pytestmark = pytest.mark.real
 
@@ -39,7 +33,7 @@ def asked(api_version: int = 13) -> Any:
 
 
 def brokers_with(count: int = 1, topics: dict[str, int] | None = None, **properties: Any) -> Brokers:
-    config = BrokerConfig.from_properties(
+    config = topic_configs.BrokerConfig.from_properties(
         {name.replace("_", "."): value for name, value in properties.items()}
     )
     return Brokers(topics, ports=(0,) * count, config=config.groups, **config.options)
@@ -54,9 +48,9 @@ def entries(brokers: Brokers, kind: int, name: str, *keys: str) -> Any:
     return resource.entries
 
 
-@pytest.mark.parametrize("topic_setting", BROKER_SETTINGS)
+@pytest.mark.parametrize("topic_setting", topic_configs.BROKER_SETTINGS)
 async def test_a_topic_inherits_each_setting_of_the_broker(topic_setting: str) -> None:
-    name, value = BROKER_SETTINGS[topic_setting], VALUES.get(topic_setting, "7")
+    name, value = topic_configs.BROKER_SETTINGS[topic_setting], VALUES.get(topic_setting, "7")
     async with brokers_with(1, {"orders": 1}, **{name: value}) as brokers:
         (entry,) = entries(brokers, administration.ResourceType.TOPIC, "orders", topic_setting)
         assert (entry.value, entry.source) == (value, administration.ConfigSource.STATIC_BROKER)
@@ -65,9 +59,9 @@ async def test_a_topic_inherits_each_setting_of_the_broker(topic_setting: str) -
         assert (entry.value, entry.source) == (value, administration.ConfigSource.STATIC_BROKER)
 
 
-@pytest.mark.parametrize("name", TIME_SETTINGS)
+@pytest.mark.parametrize("name", topic_configs.TIME_SETTINGS)
 async def test_a_topic_inherits_each_time_in_milliseconds(name: str) -> None:
-    setting = TIME_SETTINGS[name]
+    setting = topic_configs.TIME_SETTINGS[name]
     async with brokers_with(1, {"orders": 1}, **{name: 7}) as brokers:
         (entry,) = entries(brokers, administration.ResourceType.TOPIC, "orders", setting.topic_setting)
         assert entry.value == str(7 * setting.unit_ms)
@@ -76,7 +70,7 @@ async def test_a_topic_inherits_each_time_in_milliseconds(name: str) -> None:
 
 
 def test_the_smaller_unit_holds() -> None:
-    defaults = TopicDefaults({"log.retention.hours": 1, "log.retention.ms": "5"})
+    defaults = topic_configs.TopicDefaults({"log.retention.hours": 1, "log.retention.ms": "5"})
     assert defaults.value_of("retention.ms") == "5"
 
 
@@ -101,7 +95,7 @@ def test_the_smaller_unit_holds() -> None:
 )
 def test_what_is_wrong_with_a_setting_is_told(properties: dict[str, Any], told: str) -> None:
     with pytest.raises(FencepostError) as wrong:
-        BrokerConfig.from_properties(properties)
+        topic_configs.BrokerConfig.from_properties(properties)
     assert str(wrong.value).startswith(told)
 
 

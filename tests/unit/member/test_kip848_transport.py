@@ -11,15 +11,10 @@ from fencepost.coordinator.codec import offsets as codec
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import codec_of
-from fencepost.coordinator.protocol import cluster, consumer
+from fencepost.coordinator.protocol import cluster, consumer, offsets
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OffsetSpec, OfTopic
-from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-)
 from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.member.kafka.connections import COORDINATION
 from fencepost.member.kafka.transport import KafkaTransport
@@ -144,11 +139,14 @@ async def test_a_commit_by_id_where_the_broker_can(newest, version):
         )
     )
     response = await transport.send(
-        OffsetCommitRequest(
+        offsets.OffsetCommitRequest(
             group_id="g",
             member_id="m",
             member_epoch=3,
-            offsets={A: OffsetAndMetadata(offset=5), B: OffsetAndMetadata(offset=6, metadata="x")},
+            offsets={
+                A: offsets.OffsetAndMetadata(offset=5),
+                B: offsets.OffsetAndMetadata(offset=6, metadata="x"),
+            },
             topic_ids={"orders": TOPIC_ID},
             api_version=10,
         ),
@@ -172,7 +170,7 @@ async def test_committed_offsets(transport, broker):
                         OfTopic(
                             name="orders",
                             partitions=(
-                                codec.FetchedOffset(partition=0, offset=OffsetAndMetadata(offset=5)),
+                                codec.FetchedOffset(partition=0, offset=offsets.OffsetAndMetadata(offset=5)),
                                 codec.FetchedOffset(partition=1, error_code=code),
                             ),
                         ),
@@ -181,7 +179,7 @@ async def test_committed_offsets(transport, broker):
             )
         )
 
-    request = OffsetFetchRequest(group_id="g", member_id="m", member_epoch=3, partitions=(A, B))
+    request = offsets.OffsetFetchRequest(group_id="g", member_id="m", member_epoch=3, partitions=(A, B))
     broker.answers[9] = fetched(ErrorCode.NONE)
     response = await transport.send(request, 1_000)
     assert {partition: each.offset for partition, each in response.offsets.items()} == {A: 5, B: -1}
@@ -254,8 +252,8 @@ async def test_what_can_not_be_encoded_is_refused(transport, broker):
         consumer.ConsumerGroupHeartbeatRequest(
             group_id="g", member_id="m", member_epoch=0, rebalance_timeout_ms=2**31
         ),
-        OffsetCommitRequest(
-            group_id="g", member_id="m", member_epoch=1, offsets={A: OffsetAndMetadata(offset=2**63)}
+        offsets.OffsetCommitRequest(
+            group_id="g", member_id="m", member_epoch=1, offsets={A: offsets.OffsetAndMetadata(offset=2**63)}
         ),
     )
     for request in requests:

@@ -10,18 +10,11 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.base import errors
 from fencepost.member.base.actions import (
     CommitFinished,
     RunCallback,
     SendFindCoordinator,
-)
-from fencepost.member.base.errors import (
-    ERROR_RULES,
-    CallbackFailed,
-    ErrorRule,
-    FatalMemberError,
-    MemberError,
-    heartbeat_rule,
 )
 from fencepost.member.consumer.actions import SendHeartbeat
 
@@ -56,7 +49,7 @@ ACTIVE = {
     "ACKNOWLEDGING": acknowledging,
     "STABLE": stable,
 }
-CODES = [*ERROR_RULES, ErrorCode.INVALID_RECORD]
+CODES = [*errors.ERROR_RULES, ErrorCode.INVALID_RECORD]
 """Each code that has a rule of its own, and one that has none."""
 
 
@@ -76,41 +69,44 @@ def _check_rule(r: Any, state: str, code: ErrorCode) -> None:
     assert r.state == state
     before = len(r.moves)
     r.answer(error=code)
-    rule = heartbeat_rule(code)
-    if rule is ErrorRule.FENCED:
+    rule = errors.heartbeat_rule(code)
+    if rule is errors.ErrorRule.FENCED:
         assert r.moves[before].event == "fenced"
         finish_callbacks(r)
         r.advance(200)
         assert r.state == "JOINING"
         assert r.heartbeat().member_epoch == 0
-    elif rule is ErrorRule.FATAL:
+    elif rule is errors.ErrorRule.FATAL:
         assert r.state == "FATAL"
-        assert isinstance(r.errors[-1].error, FatalMemberError)
+        assert isinstance(r.errors[-1].error, errors.FatalMemberError)
         assert r.errors[-1].error.code is code
         finish_callbacks(r)
         r.advance(60_000)
         assert r.pending(SendHeartbeat) == []
     else:
         # The coordinator is found again at once, and with it the acknowledgement goes out.
-        acknowledged = rule is ErrorRule.REDISCOVER and state == "ACKNOWLEDGING"
+        acknowledged = rule is errors.ErrorRule.REDISCOVER and state == "ACKNOWLEDGING"
         assert r.state == ("STABLE" if acknowledged else state)
-        assert bool(r.errors) == (rule is ErrorRule.REPORT)
+        assert bool(r.errors) == (rule is errors.ErrorRule.REPORT)
         looked_up = [action for action in r.log if isinstance(action, SendFindCoordinator)]
-        assert len(looked_up) == (2 if rule is ErrorRule.REDISCOVER else 1)
-        r.advance(0 if rule is ErrorRule.REDISCOVER else 120)
+        assert len(looked_up) == (2 if rule is errors.ErrorRule.REDISCOVER else 1)
+        r.advance(0 if rule is errors.ErrorRule.REDISCOVER else 120)
         assert r.heartbeat().rebalance_timeout_ms != -1
 
 
 def test_the_table_is_kafkas() -> None:
-    by_rule = {rule: {code.value for code, its in ERROR_RULES.items() if its is rule} for rule in ErrorRule}
-    assert by_rule == {
-        ErrorRule.FENCED: {25, 110},
-        ErrorRule.RETRY: {14},
-        ErrorRule.REDISCOVER: {15, 16},
-        ErrorRule.REPORT: {29},
-        ErrorRule.FATAL: {30, 42, 112, 81, 35, 111, 82, 128, 69, -1},
+    by_rule = {
+        rule: {code.value for code, its in errors.ERROR_RULES.items() if its is rule}
+        for rule in errors.ErrorRule
     }
-    assert heartbeat_rule(ErrorCode.INVALID_RECORD) is ErrorRule.FATAL
+    assert by_rule == {
+        errors.ErrorRule.FENCED: {25, 110},
+        errors.ErrorRule.RETRY: {14},
+        errors.ErrorRule.REDISCOVER: {15, 16},
+        errors.ErrorRule.REPORT: {29},
+        errors.ErrorRule.FATAL: {30, 42, 112, 81, 35, 111, 82, 128, 69, -1},
+    }
+    assert errors.heartbeat_rule(ErrorCode.INVALID_RECORD) is errors.ErrorRule.FATAL
 
 
 def test_a_coordinator_that_keeps_refusing_is_not_asked_in_a_loop(rig: MakeRig) -> None:
@@ -129,7 +125,7 @@ def test_a_topic_error_is_raised_and_the_member_stays(rig: MakeRig) -> None:
     r = rig()
     stable(r)
     r.answer(error=ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    assert type(r.errors[0].error) is MemberError
+    assert type(r.errors[0].error) is errors.MemberError
     assert not r.errors[0].fatal
     assert r.fetchable()
     r.advance(120)
@@ -206,7 +202,7 @@ def test_what_on_revoked_could_not_give_up_is_lost(rig: MakeRig) -> None:
     r.callback(error=RuntimeError("cannot"))
     assert [tuple(each) for each in r.callback().partitions] == [("foo", 0), ("foo", 1)]
     assert r.state == "JOINING"
-    assert isinstance(r.errors[0].error, CallbackFailed)
+    assert isinstance(r.errors[0].error, errors.CallbackFailed)
 
 
 def test_a_fatal_member_loses_what_it_owns_and_never_comes_back(rig: MakeRig) -> None:

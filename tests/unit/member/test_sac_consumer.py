@@ -9,15 +9,10 @@ import pytest
 import structlog
 
 from fencepost.member.base.transport import Disconnected
+from fencepost.member.sac import transport
 from fencepost.member.sac.consumer import ConsumerClosed, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState
-from fencepost.member.sac.transport import (
-    ConnectionListener,
-    SacSubscription,
-    SubscriptionRefused,
-    UnreadableMessages,
-)
 from tests.unit.member.played_sac import SUBSCRIPTION, Clock, Connection, Node, Scene, settled
 
 
@@ -45,7 +40,7 @@ async def test_start_returns_although_the_state_passes_before_anything_wakes_it(
         seen.append(consumer.state)
         raise LookupError("no offset")
 
-    def subscribe_and_activate(connection: Connection, subscription: SacSubscription) -> Any:
+    def subscribe_and_activate(connection: Connection, subscription: transport.SacSubscription) -> Any:
         loop = asyncio.get_running_loop()
         accepted = loop.create_future()
         connection.listener.consumer_update(1, True)
@@ -84,7 +79,7 @@ async def test_the_stored_offset_is_not_unknown_for_lack_of_a_connection(scene: 
 
 
 async def test_it_starts_within_a_chunk_where_the_listener_leaves_the_place_to_the_subscription() -> None:
-    scene = Scene(SacSubscription(stream="orders", name="app", offset=OffsetSpecification.at(1)))
+    scene = Scene(transport.SacSubscription(stream="orders", name="app", offset=OffsetSpecification.at(1)))
     scene.listener.offset = NONE
     await scene.active()
     assert scene.node.last.answers == [(1, OffsetSpecification.at(1))]
@@ -110,7 +105,7 @@ async def test_what_cannot_be_read_is_raised_behind_what_came_before(scene: Scen
     assert await scene.consumer.getone() == (0, b"a")
     for _ in range(2):
         with pytest.raises(
-            UnreadableMessages,
+            transport.UnreadableMessages,
             match="'orders' can't be read from offset 1 on: a batch in compression 7",
         ):
             await scene.consumer.getone()
@@ -130,7 +125,7 @@ async def test_what_cannot_be_read_comes_again_after_a_step_down(scene: Scene) -
     scene.node.last.listener.consumer_update(3, True)
     await settled()
     scene.node.last.listener.unreadable(0, 2, "a batch in compression 7")
-    with pytest.raises(UnreadableMessages, match="from offset 1 on"):
+    with pytest.raises(transport.UnreadableMessages, match="from offset 1 on"):
         await scene.consumer.getone()
 
 
@@ -179,9 +174,9 @@ async def test_it_comes_back_after_a_loss(scene: Scene) -> None:
 
 async def test_a_refusal_is_raised_wherever_it_is_waited(scene: Scene) -> None:
     scene.node.refusing = True
-    with pytest.raises(SubscriptionRefused):
+    with pytest.raises(transport.SubscriptionRefused):
         await scene.consumer.start()
-    with pytest.raises(SubscriptionRefused):
+    with pytest.raises(transport.SubscriptionRefused):
         await scene.consumer.getone()
     assert scene.node.last.closed
     await scene.consumer.close()
@@ -264,7 +259,7 @@ async def test_a_connection_that_is_made_as_the_consumer_stops_is_closed(scene: 
 class OfItsOwn(Node):
     """A transport that fails otherwise than it promised."""
 
-    def connect(self, listener: ConnectionListener) -> asyncio.Future[Any]:
+    def connect(self, listener: transport.ConnectionListener) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.set_exception(OverflowError("port must be 0-65535"))
         return future
@@ -273,7 +268,7 @@ class OfItsOwn(Node):
 class OfItsSubscription(Connection):
     """A connection that can't put a subscription into bytes."""
 
-    def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
+    def subscribe(self, subscription: transport.SacSubscription) -> asyncio.Future[None]:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         future.set_exception(OverflowError("too long"))
         return future

@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from fencepost.member.rabbit.transport import RabbitTransport
+from fencepost.member.sac import transport
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
-from fencepost.member.sac.transport import (
-    SacSubscription,
-)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +27,7 @@ from fencepost.member.sac.transport import (
 )
 def test_a_consumer_is_checked_before_anything_is_connected(arguments: dict[str, Any], why: str) -> None:
     given = {
-        "subscription": SacSubscription(stream="orders", name="app"),
+        "subscription": transport.SacSubscription(stream="orders", name="app"),
         "transport": RabbitTransport("orders"),
     }
     with pytest.raises(TypeError, match=why):
@@ -57,5 +55,5 @@ def test_a_subscription_is_checked_before_anything_is_connected(
     settings: dict[str, Any], kind: type[Exception], why: str
 ) -> None:
     with pytest.raises(kind, match=why) as caught:
-        SacSubscription(**{"stream": "orders", "name": "app", **settings})
+        transport.SacSubscription(**{"stream": "orders", "name": "app", **settings})
     assert len(str(caught.value)) < 200

@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.assignors import subscription_info
 from fencepost.member.classic.assignors.assignment_info import (
     NO_REBALANCE_MS,
     AssignmentInfo,
@@ -31,12 +32,6 @@ from fencepost.member.classic.assignors.streams import (
     tasks_of,
 )
 from fencepost.member.classic.assignors.streams_metadata import AssignorError, HostInfo
-from fencepost.member.classic.assignors.subscription_info import (
-    RUNS_ACTIVE,
-    SubscriptionInfo,
-    read_subscription_info,
-    write_subscription_info,
-)
 
 Owned = Mapping[str, tuple[int, ...]]
 
@@ -155,12 +150,12 @@ def test_tasks_are_shared_evenly_whatever_was_before(members, numbers, data) -> 
 
 def test_a_task_goes_back_to_where_its_state_is() -> None:
     leader = thread(1)
-    far = {TaskId(0, 0): RUNS_ACTIVE, TaskId(0, 1): 5}
+    far = {TaskId(0, 0): subscription_info.RUNS_ACTIVE, TaskId(0, 1): 5}
     further = {TaskId(0, 0): 900, TaskId(0, 1): 900}
 
     def joins(number: int, sums: Mapping[TaskId, int]) -> Subscriber:
-        info = SubscriptionInfo(process_id=process(number), task_offset_sums=sums)
-        data = write_subscription_info(info)
+        info = subscription_info.SubscriptionInfo(process_id=process(number), task_offset_sums=sums)
+        data = subscription_info.write_subscription_info(info)
         return Subscriber(f"m{number}", None, ConsumerProtocolSubscription(topics=("t",), user_data=data))
 
     given_ = leader.assign({"t": 2}, [joins(1, further), joins(2, far)])
@@ -270,7 +265,7 @@ def test_a_missing_source_topic_is_told_to_all() -> None:
 
 def test_joins_differ_also_when_nothing_else_does() -> None:
     one = thread(1)
-    said = [read_subscription_info(one.user_data()).unique_field for _ in range(257)]
+    said = [subscription_info.read_subscription_info(one.user_data()).unique_field for _ in range(257)]
     assert said[:2] == [1, 2]
     assert said[126:129] == [127, -128, -127]
     assert said[256] == said[0]

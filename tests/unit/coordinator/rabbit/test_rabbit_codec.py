@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.codec.framing import FrameTooLarge, MalformedFrame
-from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import (
-    BrokerAddress,
-    ChunkEntry,
-    CommandVersion,
-    Frame,
-    StreamPlace,
-)
+from fencepost.coordinator.rabbit_codec import base, frames
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk, write_chunk
 from fencepost.coordinator.rabbit_codec.codec import UnknownFrame, decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
@@ -56,8 +49,8 @@ SAMPLES = [
     frames.Metadata(1, ("a", "b")),
     frames.MetadataResponse(
         1,
-        (BrokerAddress(0, "127.0.0.1", 5552),),
-        (StreamPlace("a", 1, 0, (1, 2)), StreamPlace("b", 2, 65535)),
+        (base.BrokerAddress(0, "127.0.0.1", 5552),),
+        (base.StreamPlace("a", 1, 0, (1, 2)), base.StreamPlace("b", 2, 65535)),
     ),
     frames.MetadataUpdate(6, "stream"),
     frames.PeerProperties(1, PROPERTIES),
@@ -82,33 +75,33 @@ SAMPLES = [
     frames.ConsumerUpdate(1, 2, 1),
     frames.ConsumerUpdateResponse(1, 1, SPECIFICATION),
     frames.ConsumerUpdateResponse(1),
-    frames.ExchangeCommandVersions(1, (CommandVersion(2, 1, 2),)),
-    frames.ExchangeCommandVersionsResponse(1, 1, (CommandVersion(2, 1, 2),)),
+    frames.ExchangeCommandVersions(1, (base.CommandVersion(2, 1, 2),)),
+    frames.ExchangeCommandVersionsResponse(1, 1, (base.CommandVersion(2, 1, 2),)),
     frames.StreamStats(1, "stream"),
     frames.StreamStatsResponse(1, 1, {"first_chunk_id": -1}),
     frames.CreateSuperStream(1, "super", ("a", "b"), ("0", "1"), PROPERTIES),
     frames.DeleteSuperStream(1, "super"),
     frames.ResolveOffsetSpec(1, "stream", SPECIFICATION),
     frames.ResolveOffsetSpecResponse(1, 1, 4, 9),
-    publish(1, [ChunkEntry(1, message(b"one")), ChunkEntry(2, message(b""))]),
-    publish(1, [ChunkEntry(1, message(b"one"), 1, "red"), ChunkEntry(2, message(b""))]),
+    publish(1, [base.ChunkEntry(1, message(b"one")), base.ChunkEntry(2, message(b""))]),
+    publish(1, [base.ChunkEntry(1, message(b"one"), 1, "red"), base.ChunkEntry(2, message(b""))]),
 ]
 OPEN_ENDED = (frames.Deliver, frames.DeliverCommitted, frames.Publish, frames.ConsumerUpdateResponse)
 
 
-def kind(frame: Frame) -> str:
+def kind(frame: base.Frame) -> str:
     return type(frame).__name__
 
 
 @pytest.mark.parametrize("frame", SAMPLES, ids=kind)
-def test_a_frame_comes_back_as_it_was(frame: Frame) -> None:
+def test_a_frame_comes_back_as_it_was(frame: base.Frame) -> None:
     data = encode(frame)
     assert int.from_bytes(data[:4], "big") == len(data) - 4
     assert decode(data[4:]) == frame
 
 
 @pytest.mark.parametrize("frame", SAMPLES, ids=kind)
-def test_a_frame_that_is_cut_short_is_malformed(frame: Frame) -> None:
+def test_a_frame_that_is_cut_short_is_malformed(frame: base.Frame) -> None:
     data = encode(frame)[4:]
     may_end = {len(encode(each)) - 4 for each in SAMPLES if type(each) is type(frame)}
     for length in range(len(data)):
@@ -120,7 +113,7 @@ def test_a_frame_that_is_cut_short_is_malformed(frame: Frame) -> None:
 
 
 @pytest.mark.parametrize("frame", [each for each in SAMPLES if not isinstance(each, OPEN_ENDED)], ids=kind)
-def test_a_frame_that_is_too_long_is_malformed(frame: Frame) -> None:
+def test_a_frame_that_is_too_long_is_malformed(frame: base.Frame) -> None:
     with pytest.raises(MalformedFrame):
         decode(encode(frame)[4:] + b"\0")
 
@@ -141,7 +134,9 @@ NAMES = {  # rstream's, where it has another one
         frames.QueryPublisherSequenceResponse(1, 1, 9),
         frames.SubscribeResponse(1, 3),
         frames.QueryOffsetResponse(1, 19, 0),
-        frames.MetadataResponse(1, (BrokerAddress(0, "here", 5552),), (StreamPlace("a", 1, 0, (1, 2)),)),
+        frames.MetadataResponse(
+            1, (base.BrokerAddress(0, "here", 5552),), (base.StreamPlace("a", 1, 0, (1, 2)),)
+        ),
         frames.MetadataUpdate(6, "stream"),
         frames.PeerPropertiesResponse(1, 1, PROPERTIES),
         frames.SaslHandshakeResponse(1, 1, ("PLAIN",)),
@@ -152,13 +147,13 @@ NAMES = {  # rstream's, where it has another one
         frames.RouteResponse(1, 1, ("a",)),
         frames.PartitionsResponse(1, 1, ("a", "b")),
         frames.ConsumerUpdate(1, 2, 1),
-        frames.ExchangeCommandVersionsResponse(1, 1, (CommandVersion(2, 1, 2),)),
+        frames.ExchangeCommandVersionsResponse(1, 1, (base.CommandVersion(2, 1, 2),)),
         frames.CreditResponse(17, 1),
         frames.Heartbeat(),
     ],
     ids=kind,
 )
-def test_rstream_reads_what_the_server_writes_and_writes_the_same(frame: Frame) -> None:
+def test_rstream_reads_what_the_server_writes_and_writes_the_same(frame: base.Frame) -> None:
     data = encode(frame)
     read = rstream.encoding.decode_frame(data[4:])
     if not frame.is_response:
@@ -222,7 +217,7 @@ def test_an_unknown_frame_is_told_from_a_broken_one() -> None:
 
 
 @given(st.binary(max_size=60), st.sampled_from(SAMPLES))
-def test_any_bytes_are_a_frame_or_malformed(tail: bytes, sample: Frame) -> None:
+def test_any_bytes_are_a_frame_or_malformed(tail: bytes, sample: base.Frame) -> None:
     for data in (tail, encode(sample)[4:8] + tail, encode(sample)[4:12] + tail):
         try:
             frame = decode(data)
@@ -257,12 +252,12 @@ def test_a_client_that_speaks_something_else_is_told_so() -> None:
 
 def test_entries_come_back_as_they_were() -> None:
     entries = [
-        ChunkEntry(1, message(b"one")),
-        ChunkEntry(5, batch([b"two", b"three"]), 2),
-        ChunkEntry(6, message(b"")),
+        base.ChunkEntry(1, message(b"one")),
+        base.ChunkEntry(5, batch([b"two", b"three"]), 2),
+        base.ChunkEntry(6, message(b"")),
     ]
     assert entries_of(publish(0, entries)) == entries
-    filtered = [ChunkEntry(1, message(b"one"), 1, "red"), ChunkEntry(2, message(b"two"))]
+    filtered = [base.ChunkEntry(1, message(b"one"), 1, "red"), base.ChunkEntry(2, message(b"two"))]
     assert entries_of(publish(0, filtered)) == filtered
 
 

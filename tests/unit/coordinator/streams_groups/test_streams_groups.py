@@ -6,10 +6,7 @@ import pytest
 
 from fencepost.coordinator.config import GroupConfig, ReleaseVersion
 from fencepost.coordinator.host import AppendFailed
-from fencepost.coordinator.protocol import streams
-from fencepost.coordinator.protocol.consumer import (
-    DeleteGroupsRequest,
-)
+from fencepost.coordinator.protocol import consumer, streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
@@ -412,7 +409,7 @@ class TestDelays:
         scene.topics(**{"in": 4})
         scene.join("a")
         scene.beat("a", -1)
-        scene.process(DeleteGroupsRequest(group_id="app"))
+        scene.process(consumer.DeleteGroupsRequest(group_id="app"))
         assert len(scene.coordinator.streams.soft.timers) == 0
 
 
