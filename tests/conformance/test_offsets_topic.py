@@ -77,7 +77,7 @@ async def in_the_log(world: World) -> list[tuple[str, str]]:
     async with GroupLogTail(world.group, world.servers) as tail:
         end = await tail.end()
         while tail.position < end:
-            for batch in (await tail.read()).batches:
+            for batch in await tail.read():
                 for each in batch.records:
                     assert isinstance(each.record, Record)
                     found.append((type(each.record.key).__name__, type(each.record.value).__name__))

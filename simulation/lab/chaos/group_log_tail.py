@@ -11,43 +11,32 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Any, Final
 
 import msgspec
-from aiokafka.client import ConnectionGroup, CoordinationType
-from aiokafka.errors import KafkaError, for_code
-from aiokafka.protocol.fetch import FetchRequest
-from aiokafka.protocol.offset import OffsetRequest
 from aiokafka.record.memory_records import MemoryRecords
-from aiokafka.structs import TopicPartition
 
 from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.codec.batches import BatchHeader, is_commit, whole_batches
-from fencepost.coordinator.codec.client import read_response, request_frame
-from fencepost.coordinator.codec.conversation import CallVersions
-from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResponse
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC, Topic, TopicsImage
-from fencepost.member.kafka.client import KafkaClient
-from fencepost.member.kafka.connections import AiokafkaRequest, Connections
+from fencepost.simulation.brokers.connection import BrokerConnection
+from fencepost.simulation.lab.chaos.admin import Admin
 
-TOPIC: Final = OFFSETS_TOPIC
 MAX_WAIT_MS: Final = 250
 """Time for which a broker keeps a fetch that finds nothing, in ms."""
 
-_METADATA: Final = CallVersions(ApiKey.METADATA, 12, 13)
-_CONNECT_S: Final = 30.0
-_REQUEST_TIMEOUT_MS: Final = 3_000
-"""Time after which the successor of a broker that does not respond, such as a paused one, is asked; in ms."""
+_REQUEST_TIMEOUT_S: Final = 3.0
+"""Time after which the successor of a broker that does not respond, such as a paused one, is asked; in
+seconds."""
 _PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 4 << 20
-_LATEST, _EARLIEST = -1, -2
 _LOST_S: Final = 30.0
 """Time for which a new leader may lag behind, in seconds. What it still lacks then is lost."""
 
@@ -78,96 +67,79 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
     records: tuple[LoggedRecord, ...]
 
 
-class Stretch(msgspec.Struct, frozen=True, gc=False):
-    """The result of one fetch."""
-
-    batches: tuple[LogBatch, ...]
-    """The batches that have records of the group."""
-    complete_to_ns: int | None
-    """Time of `time.monotonic_ns` up to which all visible records have been read; None if there are more."""
-
-
 class GroupLogTail:
     """Reads one group's journal from its beginning.
 
         async with GroupLogTail("orders", cluster.bootstrap_servers) as journal:
             while True:
-                stretch = await journal.read()
+                batches = await journal.read()
 
     :raises EnvironmentLacks: on entry, if no broker answers in time.
     """
 
     def __init__(self, group_id: str, bootstrap_servers: str) -> None:
         self.group_id = group_id
-        self._client = KafkaClient(
-            bootstrap_servers=bootstrap_servers,
-            client_id="fencepost-journal",
-            request_timeout_ms=_REQUEST_TIMEOUT_MS,
-            metadata_max_age_ms=5_000,
-            retry_backoff_ms=int(1000 * _PAUSE_S),
-        )
-        self._connections = Connections(self._client)
-        self._partition = TopicPartition(TOPIC, 0)
+        self._admin = Admin(bootstrap_servers)
+        self._connection: BrokerConnection | None = None
+        """The connection with the broker that leads the partition, as far as that is known."""
+        self._leader = -1
+        self._turn = asyncio.Lock()
+        self._partition = 0
         self._open: dict[int, list[LoggedRecord]] = {}
         """Records of transactions that have not ended, by producer id."""
         self._out_of_range_since: float | None = None
         self.position = -1
         """The offset that is read next."""
         self.failures = 0
-        """Number of fetches that had to be repeated."""
+        """Number of requests that had to be repeated."""
 
     async def __aenter__(self) -> GroupLogTail:
         """Find the partition and its start; it is created if it does not exist."""
-        async with AsyncExitStack() as opened:
-            opened.push_async_callback(self._client.close)
-            try:
-                async with asyncio.timeout(_CONNECT_S):
-                    await self._connections.bootstrap()
-                    self._partition = TopicPartition(TOPIC, await self._locate())
-                    self.position = await self._sure(_EARLIEST)
-            except (KafkaError, OSError, TimeoutError) as error:
-                raise EnvironmentLacks(f"the journal of {self.group_id} can't be read: {error!r}") from error
-            opened.pop_all()
+        try:
+            await self._admin.coordinator(self.group_id)
+            partitions = await self._admin.partitions(OFFSETS_TOPIC)
+            self._partition = offsets_partition(self.group_id, partitions)
+            self.position = await self._offset(logs.OffsetSpec.EARLIEST)
+        except BaseException:
+            await self._close()
+            raise
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Close the connections."""
-        await self._client.close()
+        await self._close()
 
-    async def read(self) -> Stretch:
-        """Return the next records; wait a moment for them. Errors of brokers and connections are waited out.
+    async def read(self) -> list[LogBatch]:
+        """Return the next batches that have records of the group; wait a moment for them. Errors of brokers
+        and connections are waited out.
 
         :raises GroupLogLost: if the log does not have the next offset any more.
         :raises MalformedRecord: if a record is malformed.
         """
         while True:
-            asked_ns = time.monotonic_ns()
-            leader = self._client.cluster.leader_for_partition(self._partition)
-            if leader is None or leader == -1:
-                await self._again()
-                continue
-            try:
-                answer = await self._client.send(leader, self._request(), group=ConnectionGroup.COORDINATION)
-            except (KafkaError, OSError):
-                await self._again()
-                continue
-            error_code, high_watermark, data = _answer(answer)
-            if error_code == ErrorCode.NONE:
+            wanted = logs.FetchPartition(
+                partition=self._partition, fetch_offset=self.position, partition_max_bytes=_MAX_BYTES
+            )
+            request = logs.FetchRequest(
+                max_wait_ms=MAX_WAIT_MS, min_bytes=1, max_bytes=_MAX_BYTES, topics=(_of_log(wanted),)
+            )
+            found: logs.FetchedPartition = await self._ask(ApiKey.FETCH, 12, request)
+            if found.error_code is ErrorCode.NONE:
                 self._out_of_range_since = None
-                batches = tuple(self._batches(data, leader))
-                complete = self.position >= high_watermark
-                return Stretch(batches, asked_ns if complete else None)
-            if error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                return list(self._batches(b"".join(found.batches), self._leader))
+            if found.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._check_range()
-            elif error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise EnvironmentLacks(f"{self._named()} may not be read: allow Read on the topic {TOPIC}")
+            elif found.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise EnvironmentLacks(
+                    f"{self._named()} may not be read: allow Read on the topic {OFFSETS_TOPIC}"
+                )
             await self._again()
 
     async def end(self) -> int:
         """Return the log's end as of now: the next offset that becomes visible."""
-        return await self._sure(_LATEST)
+        return await self._offset(logs.OffsetSpec.LATEST)
 
     async def topics(self) -> TopicsImage:
         """Return the cluster's topics, as known to the broker that leads the partition: the group's
@@ -175,74 +147,70 @@ class GroupLogTail:
 
         A coordinator never knows newer topics than its broker returns.
         """
-        while True:
-            leader = self._client.cluster.leader_for_partition(self._partition)
-            if leader is not None and leader != -1:
-                call = AiokafkaRequest(_METADATA, _metadata_frame)
-                try:
-                    answer = await self._connections.ask(leader, call, _REQUEST_TIMEOUT_MS)
-                    return _image(read_response(ApiKey.METADATA, call.version, answer)[1])
-                except (KafkaError, OSError, TimeoutError, MalformedFrame):
-                    pass
-            await self._again()
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer: MetadataResponse = await self._ask(ApiKey.METADATA, 12, request)
+        return TopicsImage.of(
+            Topic(topic_id=topic.topic_id, name=topic.name, partitions=len(topic.partitions))
+            for topic in answer.topics
+            if topic.topic_id and topic.name and topic.error_code is ErrorCode.NONE
+        )
 
     # -- how ---------------------------------------------------------------------------------------------
 
-    async def _locate(self) -> int:
-        """Return the group's partition. Asking for a coordinator creates the topic."""
+    async def _ask(self, api_key: ApiKey, version: int, request: Any) -> Any:
+        """Return the response of the broker that leads the partition, once it gives one; of requests about
+        the partition, the part about it."""
         while True:
             try:
-                await self._client.coordinator_lookup(CoordinationType.GROUP, self.group_id)
-            except (KafkaError, OSError):
+                async with self._turn:
+                    if self._connection is None:
+                        self._connection = await self._connected()
+                    answer = await self._connection.ask(api_key, version, request)
+            except EnvironmentLacks:
                 await self._again()
-                continue
-            self._connections.track({TOPIC})
-            found = self._client.cluster.partitions_for_topic(TOPIC)
-            if found:
-                partition = offsets_partition(self.group_id, len(found))
-                if self._client.cluster.leader_for_partition(TopicPartition(TOPIC, partition)) not in (
-                    None,
-                    -1,
-                ):
-                    return partition
-            await self._again()
+            else:
+                return answer if api_key is ApiKey.METADATA else answer.topics[0].partitions[0]
+
+    async def _connected(self) -> BrokerConnection:
+        leader, nodes = await self._admin.leader(self._partition), await self._admin.nodes()
+        if leader is None or leader not in nodes:
+            raise EnvironmentLacks(f"{self._named()} has no leader")
+        self._leader = leader
+        return await BrokerConnection.open(*nodes[leader], "fencepost-journal", _REQUEST_TIMEOUT_S)
 
     async def _again(self) -> None:
+        """Look for the leader anew, in a moment."""
         self.failures += 1
-        self._connections.renew_metadata()
+        async with self._turn:
+            await self._hang_up()
         await asyncio.sleep(_PAUSE_S)
 
-    async def _sure(self, timestamp: int) -> int:
+    async def _hang_up(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
+
+    async def _close(self) -> None:
+        await self._hang_up()
+        await self._admin.close()
+
+    async def _offset(self, spec: logs.OffsetSpec) -> int:
+        wanted = logs.ListOffsetsPartition(partition=self._partition, timestamp_ms=spec)
+        request = logs.ListOffsetsRequest(topics=(_of_log(wanted),))
         while True:
-            try:
-                return await self._offset(timestamp)
-            except (KafkaError, OSError):
-                await self._again()
-
-    async def _offset(self, timestamp: int) -> int:
-        request = OffsetRequest(-1, 0, [(TOPIC, [(self._partition.partition, timestamp)])])
-        leader = self._client.cluster.leader_for_partition(self._partition)
-        answer = await self._client.send(leader, request)
-        ((_, ((_, error_code, _, offset),)),) = answer.topics
-        if error_code:
-            raise for_code(error_code)
-        return int(offset)
-
-    def _request(self) -> FetchRequest:
-        partitions = [(self._partition.partition, self.position, _MAX_BYTES)]
-        return FetchRequest(MAX_WAIT_MS, 1, _MAX_BYTES, 0, [(TOPIC, partitions)])
+            found: logs.ListedOffset = await self._ask(ApiKey.LIST_OFFSETS, 7, request)
+            if found.error_code is ErrorCode.NONE:
+                return found.offset
+            await self._again()
 
     def _named(self) -> str:
-        return f"{TOPIC}-{self._partition.partition} at offset {self.position}"
+        return f"{OFFSETS_TOPIC}-{self._partition} at offset {self.position}"
 
     async def _check_range(self) -> None:
         """Move a position before the log's start to that start: compaction took what was between."""
         now = time.monotonic()
         since = self._out_of_range_since = self._out_of_range_since or now
-        try:
-            first = await self._offset(_EARLIEST)
-        except (KafkaError, OSError):
-            return
+        first = await self._offset(logs.OffsetSpec.EARLIEST)
         if self.position < first:
             self.position = first
         elif now - since > _LOST_S:
@@ -280,20 +248,5 @@ class GroupLogTail:
                 yield LoggedRecord(each.offset, each.timestamp, record)
 
 
-def _answer(answer: Any) -> tuple[int, int, bytes]:
-    """Return error code, high watermark and bytes of the one requested partition."""
-    ((_, ((_, error_code, high_watermark, *_, data),)),) = answer.topics
-    return error_code, high_watermark, data or b""
-
-
-def _metadata_frame(version: int, correlation_id: int, client_id: str) -> bytes:
-    message = MetadataRequest(topics=None, allow_auto_topic_creation=False)
-    return request_frame(ApiKey.METADATA, version, correlation_id, client_id, message)
-
-
-def _image(answer: MetadataResponse) -> TopicsImage:
-    return TopicsImage.of(
-        Topic(topic_id=topic.topic_id, name=topic.name, partitions=len(topic.partitions))
-        for topic in answer.topics
-        if topic.topic_id and topic.name and topic.error_code is ErrorCode.NONE
-    )
+def _of_log(wanted: Any) -> logs.OfTopic[Any]:
+    return logs.OfTopic(name=OFFSETS_TOPIC, partitions=(wanted,))

@@ -14,7 +14,6 @@ from fencepost.coordinator.codec.compression import TooLong, gunzipped
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.kernel.observers import Observer, Violation
 from fencepost.simulation.kernel.world import RunCounts
@@ -185,10 +184,6 @@ def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows:
     played = None
     if run.arrivals is not None:
         played = PlayedCoordinator(scenario.group.id, config=run.config, leader_epoch=run.leader_epoch)
-        for arrival in run.arrivals[:1]:
-            if arrival.loaded:
-                played.coordinator.replay(arrival.records, 0)
-                played.coordinator.handle(TopicsChanged(image=arrival.image), 0)
     return ReplayedRun(
         scenario,
         run.config,

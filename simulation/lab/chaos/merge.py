@@ -10,7 +10,7 @@ member did before its request comes before the record that the request led to.
 from __future__ import annotations
 
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from heapq import heappop, heappush
 from typing import Final, Generic, TypeVar
@@ -30,8 +30,6 @@ T = TypeVar("T")
 PATIENCE_US: Final = 30_000_000
 """Maximum time that an event waits for a record, in microseconds."""
 _READINGS: Final = 50
-_MARKS: Final = 100_000
-"""Maximum number of marks that are remembered."""
 
 LOG: Final = ""
 """The name of the journal as a source; members have their hosts' names."""
@@ -43,11 +41,10 @@ class RunClock:
     Members and brokers run on machines with the same clocks, or with synchronized ones.
     """
 
-    def __init__(self, began_us: int | None = None) -> None:
+    def __init__(self, began_us: int) -> None:
+        """`began_us` is the start of the run, in microseconds of `time.monotonic_ns`."""
         monotonic_us, wall_us = _both_clocks()
-        self.began_us = monotonic_us if began_us is None else began_us
-        """Start of the run, in microseconds of `time.monotonic_ns`."""
-        self._began_wall_us = wall_us - (monotonic_us - self.began_us)
+        self._began_wall_us = wall_us - (monotonic_us - began_us)
 
     def of_wall(self, wall_ms: int) -> int:
         """Return the last microsecond of a millisecond of a broker's clock; not before the start."""
@@ -69,15 +66,6 @@ def _both_clocks() -> tuple[int, int]:
     return (before + took // 2) // 1_000, wall // 1_000
 
 
-class Merged(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """A released item, at its time in the merged order. That time never decreases."""
-
-    t_us: int
-    item: T
-    overdue: bool
-    """True if it waited for a record in vain."""
-
-
 class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
     t_us: int
     number: int
@@ -87,27 +75,19 @@ class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Merge(Generic[T]):
-    """Brings what sources push into one order. Each source pushes in its own order."""
+    """Brings what sources push into one order. Each source pushes in its own order, before the first item
+    is released."""
 
     def __init__(self, *, patience_us: int = PATIENCE_US) -> None:
         self._patience_us = patience_us
         self._queues: dict[str, deque[_Held[T]]] = {}
         """The items that each source has pushed. The first of each queue is in `_next`."""
-        self._next: list[tuple[int, bool, int, str, bool]] = []
+        self._next: list[tuple[int, bool, int, str]] = []
         """A heap of the first items of queues: the time of release, members' after the journal's; number and
-        source, and whether the item is released without what it waited for. One that waits is in twice once
-        that has come."""
+        source. One that waits is in twice once that has come."""
         self._waiting: dict[Hashable, list[str]] = {}
-        self._latest: dict[str, int] = {}
-        self._marks: OrderedDict[Hashable, None] = OrderedDict()
+        self._marks: set[Hashable] = set()
         self._pushed = 0
-        self._now_us = 0
-        self.overdue = 0
-        """Number of events that waited in vain for a record."""
-
-    def __len__(self) -> int:
-        """Return the number of held items."""
-        return sum(map(len, self._queues.values()))
 
     def push(
         self,
@@ -119,55 +99,43 @@ class Merge(Generic[T]):
         marks: Iterable[Hashable] = (),
     ) -> None:
         """Take an item in. It comes after the item with the mark `after`, and `marks` are its own."""
-        self._pushed += 1
-        t_us = self._latest[source] = max(t_us, self._latest.get(source, 0))
         queue = self._queues.setdefault(source, deque())
+        self._pushed += 1
+        t_us = max(t_us, queue[-1].t_us) if queue else t_us
         queue.append(_Held(t_us, self._pushed, item, after, tuple(marks)))
-        if len(queue) == 1:
-            self._line_up(source)
 
-    def drain(self) -> Iterator[Merged[T]]:
-        """Release all items, in order: no more will come."""
+    def drain(self) -> Iterator[tuple[int, T]]:
+        """Release all items, each at its time in the merged order, which never decreases."""
+        for source in self._queues:
+            self._line_up(source)
+        now_us = 0
         while self._next:
-            yield from self._go_on()
+            _, _, number, source = heappop(self._next)
+            queue = self._queues[source]
+            if queue and queue[0].number == number:  # it was not released before
+                held = queue.popleft()
+                for mark in held.marks:
+                    self._show(mark)
+                if queue:
+                    self._line_up(source)
+                now_us = max(now_us, held.t_us)
+                yield now_us, held.item
 
     def _line_up(self, source: str) -> None:
-        """Line up the new first item of a queue."""
+        """Line up the first item of a queue."""
         first = self._queues[source][0]
         if first.after is None or first.after in self._marks:
-            heappush(self._next, (first.t_us, source != LOG, first.number, source, False))
+            heappush(self._next, (first.t_us, source != LOG, first.number, source))
         else:
             self._waiting.setdefault(first.after, []).append(source)
-            heappush(self._next, (first.t_us + self._patience_us, True, first.number, source, True))
-
-    def _go_on(self) -> Iterator[Merged[T]]:
-        """Release the first item, unless it was released before."""
-        _, _, number, source, in_vain = heappop(self._next)
-        queue = self._queues[source]
-        if queue and queue[0].number == number:
-            yield self._let_go(queue, source, in_vain)
-
-    def _let_go(self, queue: deque[_Held[T]], source: str, in_vain: bool) -> Merged[T]:
-        held = queue.popleft()
-        self.overdue += in_vain
-        if held.after in self._marks:
-            self._marks.move_to_end(held.after)
-        for mark in held.marks:
-            self._show(mark)
-        if queue:
-            self._line_up(source)
-        self._now_us = max(self._now_us, held.t_us)
-        return Merged(self._now_us, held.item, in_vain)
+            heappush(self._next, (first.t_us + self._patience_us, True, first.number, source))
 
     def _show(self, mark: Hashable) -> None:
-        self._marks[mark] = None
-        self._marks.move_to_end(mark)
-        if len(self._marks) > _MARKS:
-            self._marks.popitem(last=False)
+        self._marks.add(mark)
         for source in self._waiting.pop(mark, ()):
             queue = self._queues[source]
             if queue and queue[0].after == mark:
-                heappush(self._next, (queue[0].t_us, source != LOG, queue[0].number, source, False))
+                heappush(self._next, (queue[0].t_us, source != LOG, queue[0].number, source))
 
 
 # -- marks: what records and requests show, and what can only follow them ---------------------------------

@@ -1,9 +1,7 @@
-"""A real coordinator, observed: its journal is applied to a coordinator of ours, outcome by outcome.
+"""A real coordinator, observed: its journal is read, outcome by outcome.
 
-Reading the journal and applying it are separate. Each outcome arrives as an `Arrival` with its time in the
-run. `play` applies it, and then calls observers as the simulated world does, with a `RecordsObserved` in
-place of the event that was not seen. Between the two, the run brings arrivals and its members' events into
-one order (`merge`).
+Each outcome arrives as an `Arrival` with its time in the run. The run brings arrivals and its members' events
+into one order (`merge`); then a `PlayedCoordinator` applies them.
 """
 
 from __future__ import annotations
@@ -14,17 +12,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Final
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch, LoggedRecord
 from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.outcomes import outcomes
-from fencepost.simulation.lab.chaos.played import Arrival, Hooks, PlayedCoordinator
+from fencepost.simulation.lab.chaos.played import Arrival
 
 SETTLE_MS: Final = 5_000
 """Time after a change of a topic for which its coordinator may not have seen it, or the reader may be late,
@@ -59,44 +54,40 @@ class _Topics:
         return frozenset(topic_id for topic_id, at_ms in self._changed_ms.items() if at_ms > since)
 
 
-class ObservedCoordinator(PlayedCoordinator):
-    """One group of a real cluster, whose journal is followed.
-
-    `config` is the broker's, as far as judges need it. What the journal holds of the group on entry is
-    loaded, and is the first arrival, if there is any; for observers it is a step with the cause `load`.
-    `arrive` gets the arrivals; without it they are played. `hooks` may be set until the first one is played.
+class ObservedCoordinator:
+    """One group of a real cluster, whose journal is followed from its present end: `arrive` gets the
+    arrivals.
 
     :raises EnvironmentLacks: on entry, if no broker answers; from `failed`, if the journal was lost.
     """
 
     def __init__(
-        self,
-        group_id: str,
-        bootstrap_servers: str,
-        *,
-        clock: RunClock | None = None,
-        config: GroupCoordinatorConfig | None = None,
-        hooks: Hooks | None = None,
-        arrive: Callable[[Arrival], None] | None = None,
+        self, group_id: str, bootstrap_servers: str, *, clock: RunClock, arrive: Callable[[Arrival], None]
     ) -> None:
-        super().__init__(group_id, config=config, hooks=hooks)
-        self.clock = RunClock() if clock is None else clock
+        self.leader_epoch = -1
+        """The leader epoch of the last record before; -1 if there was none."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if the journal can't be read any further."""
-        self._journal = GroupLogTail(group_id, bootstrap_servers)
-        self._arrive = arrive if arrive is not None else self._play_at_once
+        self.journal = GroupLogTail(group_id, bootstrap_servers)
+        self._clock = clock
+        self._arrive = arrive
         self._topics = _Topics()
-        self._read_to = asyncio.Condition()
+        self._arrived_to = 0
+        """The offset up to which everything has arrived."""
+        self._more_arrived = asyncio.Condition()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ObservedCoordinator:
-        """Load what exists, then follow the journal."""
-        await self._journal.__aenter__()
+        """Skip what exists, then follow the journal."""
+        await self.journal.__aenter__()
         try:
-            self._topics.take(await self._journal.topics())
-            await self._load()
+            self._topics.take(await self.journal.topics())
+            end = await self.journal.end()
+            while self.journal.position < end:
+                for batch in await self.journal.read():
+                    self.leader_epoch = batch.leader_epoch
         except BaseException:
-            await self._journal.__aexit__(None, None, None)
+            await self.journal.__aexit__(None, None, None)
             raise
         for work in (self._follow(), self._look_at_topics()):
             task = asyncio.create_task(work)
@@ -107,24 +98,19 @@ class ObservedCoordinator(PlayedCoordinator):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop reading. Arrivals that were not played stay where they are."""
+        """Stop reading."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._journal.__aexit__(None, None, None)
+        await self.journal.__aexit__(None, None, None)
         if self.failed.done():
             self.failed.exception()  # the caller that waits has been notified
         else:
             self.failed.cancel()
 
     @property
-    def journal(self) -> GroupLogTail:
-        """The reader."""
-        return self._journal
-
-    @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics as last returned; `coordinator` has those of the last played arrival."""
+        """The cluster's topics as last returned."""
         return self._topics.image
 
     async def caught_up(self) -> None:
@@ -132,11 +118,11 @@ class ObservedCoordinator(PlayedCoordinator):
 
         :raises EnvironmentLacks: if the journal can't be read any further.
         """
-        end = await self._journal.end()
+        end = await self.journal.end()
 
         async def wait() -> None:
-            async with self._read_to:
-                await self._read_to.wait_for(lambda: self._journal.position >= end)
+            async with self._more_arrived:
+                await self._more_arrived.wait_for(lambda: self._arrived_to >= end)
 
         waiting = asyncio.ensure_future(wait())
         await asyncio.wait((waiting, self.failed), return_when=asyncio.FIRST_COMPLETED)
@@ -147,45 +133,22 @@ class ObservedCoordinator(PlayedCoordinator):
 
     # -- reading -----------------------------------------------------------------------------------------
 
-    async def _load(self) -> None:
-        """Load what existed before, perhaps compacted: single facts, of which only the last ones count."""
-        end, leader = await self._journal.end(), -1
-        while self._journal.position < end:
-            for batch in (await self._journal.read()).batches:
-                self.leader_epoch, leader = batch.leader_epoch, batch.leader
-                self.coordinator.replay(_ours(batch.records), 0)
-        self.coordinator.handle(TopicsChanged(image=self._topics.image), 0)
-        group = self.coordinator.groups.get(self.group_id)
-        if group is not None:
-            self._arrive(
-                Arrival(
-                    t_us=0,
-                    timestamp_ms=0,
-                    offset=end,
-                    leader=leader,
-                    leader_epoch=self.leader_epoch,
-                    records=_facts(self.coordinator, self.group_id),
-                    image=self.coordinator.image,
-                    unsettled=frozenset(self.coordinator.image.by_id),
-                    loaded=True,
-                )
-            )
-
     async def _follow(self) -> None:
         while True:
-            for batch in (await self._journal.read()).batches:
+            for batch in await self.journal.read():
                 await self._split(batch)
-            async with self._read_to:
-                self._read_to.notify_all()
+            async with self._more_arrived:
+                self._arrived_to = self.journal.position
+                self._more_arrived.notify_all()
 
     async def _split(self, batch: LogBatch) -> None:
         if any(_asks_for_topics(each.record) for each in batch.records):
-            self._topics.take(await self._journal.topics())
+            self._topics.take(await self.journal.topics())
         for piece in outcomes(batch.records):
             last = piece[-1]
             self._arrive(
                 Arrival(
-                    t_us=self.clock.of_wall(last.timestamp_ms),
+                    t_us=self._clock.of_wall(last.timestamp_ms),
                     timestamp_ms=last.timestamp_ms,
                     offset=last.offset,
                     leader=batch.leader,
@@ -196,13 +159,10 @@ class ObservedCoordinator(PlayedCoordinator):
                 )
             )
 
-    def _play_at_once(self, arrival: Arrival) -> None:
-        self.play(arrival, arrival.t_us)
-
     async def _look_at_topics(self) -> None:
         while True:
             await asyncio.sleep(TOPICS_S)
-            self._topics.take(await self._journal.topics())
+            self._topics.take(await self.journal.topics())
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None and not self.failed.done():
@@ -221,17 +181,3 @@ def _asks_for_topics(record: object) -> bool:
     if isinstance(record.key, r.OffsetCommitKey):
         return record.value is None
     return isinstance(record.key, r.ConsumerGroupTargetAssignmentMetadataKey)
-
-
-_EPOCHS: Final = (r.ConsumerGroupMetadataKey, r.ConsumerGroupTargetAssignmentMetadataKey)
-
-
-def _facts(coordinator: GroupCoordinator, group_id: str) -> tuple[Record, ...]:
-    """Return the records that make up a group; its epochs are left out, because its target is old."""
-    return (
-        *(each for each in coordinator.groups[group_id].records() if not isinstance(each.key, _EPOCHS)),
-        *(
-            Record(r.OffsetCommitKey(group_id, *partition), value)
-            for partition, value in coordinator.offsets.committed(group_id)
-        ),
-    )

@@ -40,8 +40,6 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     image: TopicsImage
     """Topics as the broker knew them when the records had been read."""
     unsettled: frozenset[TopicId]
-    loaded: bool = False
-    """True for what existed before: `coordinator` has it from the beginning, observers do not."""
 
     @property
     def marks(self) -> tuple[Hashable, ...]:
@@ -51,7 +49,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     @property
     def after(self) -> Hashable | None:
         """The mark that the arrival itself waits for, if members report their commits."""
-        return None if self.loaded else commit_before(self.records)
+        return commit_before(self.records)
 
 
 class PlayedCoordinator:
@@ -75,7 +73,7 @@ class PlayedCoordinator:
         self._left: set[MemberId] = set()
         self._revoking_since: dict[MemberId, int] = {}
         self.leader_epoch = leader_epoch
-        """The leader epoch of what was played last, or loaded; -1 if nothing was."""
+        """The leader epoch of what was played last; -1 if nothing was."""
 
     def left(self, member_id: MemberId) -> None:
         """Note that this member sent its leave: its removal is not a timeout."""
@@ -84,10 +82,6 @@ class PlayedCoordinator:
     def play(self, arrival: Arrival, now_us: int) -> None:
         """Apply an outcome, and notify observers. Arrivals are played in the order in which they came."""
         coordinator, host = self.coordinator, f"broker-{arrival.leader}"
-        if arrival.loaded:
-            found = RecordsObserved(group_id=self.group_id, cause="load", unsettled=arrival.unsettled)
-            self._tell("on_coordinator_step", host, found, Outcome(records=arrival.records), now_us)
-            return
         if arrival.leader_epoch != self.leader_epoch:
             if self.leader_epoch >= 0:
                 self._tell("on_coordinator_state", host, "active", now_us)

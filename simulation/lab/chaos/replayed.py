@@ -226,8 +226,8 @@ class ReplayedRun(Observed):
             if arrival.t_us <= end_us:
                 after = arrival.after if tells else None
                 merge.push(LOG, arrival.t_us, partial(self._play, arrival), after=after, marks=arrival.marks)
-        for merged in merge.drain():
-            merged.item(merged.t_us)
+        for t_us, play in merge.drain():
+            play(t_us)
 
     def _after(self, host: str, happening: Happening) -> Hashable | None:
         """Return the mark in the log that an event can only have followed."""

@@ -95,7 +95,6 @@ class RealStage(Staging[ConsumerProcesses]):
             self._scenario.group.id,
             self._servers,
             clock=RunClock(began_us=self._time.began_us),
-            config=self._config,
             arrive=self._arrivals.append,
         )
         self.observed = await self._stack.enter_async_context(observed)

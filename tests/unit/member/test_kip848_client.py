@@ -86,30 +86,6 @@ async def test_a_start_that_is_cancelled_closes_its_connection(
     assert "Unclosed" not in caplog.text
 
 
-async def test_a_journal_that_is_cancelled_while_it_looks_for_its_place_is_closed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    connected = asyncio.Event()
-
-    async def looking(journal: GroupLogTail) -> int:
-        while not await journal._client.ready(journal._client.get_random_node()):
-            await journal._again()
-        connected.set()
-        return await asyncio.get_running_loop().create_future()
-
-    monkeypatch.setattr(GroupLogTail, "_locate", looking)
-    async with Broker({"orders": 1}) as broker:
-        journal = GroupLogTail("g", broker.bootstrap_servers)
-        entering = asyncio.ensure_future(journal.__aenter__())
-        async with asyncio.timeout(_SECONDS):
-            await connected.wait()
-        entering.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await entering
-        assert not any(each.connected() for each in journal._client._conns.values())
-        assert journal._client._sync_task is None
-
-
 async def test_a_reader_of_topics_is_closed_with_no_broker_there() -> None:
     """aiokafka's own `stop` ends with a CancelledError of a fetch that waits to be made again."""
     async with Broker({"orders": 1}) as broker:

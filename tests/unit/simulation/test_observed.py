@@ -1,4 +1,4 @@
-"""An observed coordinator, fed with a simulated one's journal; and judges that see what is wrong in one."""
+"""A played coordinator, fed with a simulated one's journal; and judges that see what is wrong in one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import TopicId
@@ -17,20 +16,11 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge import real_judges
 from fencepost.simulation.judge.catalogue import INVARIANTS, NOT_ON_REAL
-from fencepost.simulation.judge.coordination import ObservedCoordination
-from fencepost.simulation.kernel.observers import (
-    FindingReport,
-    Observer,
-    RecordsObserved,
-    WorldView,
-    hook_lists,
-)
-from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
+from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldView
 from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
-from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.writer import TraceWriter
+from tests.unit.simulation.played_group import PlayedGroup
 
 GROUP = "group"
 TOPIC = Topic(topic_id="Qrl94gisRa6Dob-bDfRD8g", name="orders", partitions=4)
@@ -60,46 +50,12 @@ def simulated(request: pytest.FixtureRequest) -> tuple[str, GroupCoordinatorConf
     return chosen.group.id, GroupCoordinatorConfig.from_properties(chosen.config), watching
 
 
-class Watch(Observer):
-    """The world of one group, of which nothing is known but its journal."""
+class Watch(PlayedGroup):
+    """A group of which tests say what was written."""
 
     def __init__(self, group_id: str = GROUP, config: GroupCoordinatorConfig | None = None) -> None:
-        self.group_id = group_id
-        self.config = config or GroupCoordinatorConfig()
-        self.members: dict[str, Any] = {}
-        self.hosts_by_member: dict[str, str] = {}
-        self.findings: list[tuple[str, str]] = []
-        self.steps: list[RecordsObserved] = []
-        self.rows: list[Any] = []
-        self.recorder = TraceRows(world="real", group=group_id, sink=self)
-        judges = [each for each in real_judges() if isinstance(each, ObservedCoordination)]
-        observers = [TraceWriter(self.recorder), *judges]
-        for observer in observers:
-            observer.attach(
-                self, lambda invariant, message, rule="": self.findings.append((invariant, message))
-            )  # type: ignore[arg-type]
-        self.observed = ObservedCoordinator(
-            group_id,
-            "nowhere:1",
-            config=self.config,
-            hooks=hook_lists([*observers, self]),  # type: ignore[list-item]
-        )
-        self.hooks = self.observed.hooks  # type: ignore[misc, assignment]
+        super().__init__(group_id, config)
         self.offset = 0
-
-    @property
-    def active(self) -> GroupCoordinator:
-        return self.observed.coordinator
-
-    @property
-    def topics(self) -> TopicsImage:
-        return self.observed.coordinator.image
-
-    def write(self, rows: Any, /) -> None:
-        self.rows.extend(rows)
-
-    def on_coordinator_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
-        self.steps.append(event)
 
     def play(self, *records: Record, at_us: int = 0, image: TopicsImage = IMAGE, **more: Any) -> None:
         self.offset += len(records)
@@ -114,11 +70,7 @@ class Watch(Observer):
             unsettled=more.pop("unsettled", frozenset()),
             **more,
         )
-        self.observed.play(arrival, at_us)
-
-    @property
-    def broken(self) -> set[str]:
-        return {invariant for invariant, _ in self.findings}
+        self.played.play(arrival, at_us)
 
 
 def place(
@@ -260,7 +212,7 @@ async def test_topics_that_changed_just_now_are_not_judged_by() -> None:
 
 async def test_removals_have_reasons() -> None:
     watch = await two_members()
-    watch.observed.left("a")
+    watch.played.left("a")
     watch.play(*removal("a"), epoch(4), at_us=5_000)
     assert (watch.steps[-1].cause, watch.steps[-1].removed) == ("leave", {"a": "left"})
     watch.play(*removal("b"), epoch(5, 0), at_us=6_000)
@@ -282,18 +234,6 @@ async def test_a_static_member_is_replaced() -> None:
     assert watch.findings == []
 
 
-async def test_what_was_there_before_is_shown_as_one_step() -> None:
-    later = Watch()
-    facts = [member("a"), member("b"), wanted("a", 0, 1), wanted("b", 2, 3)]
-    facts += [place("a", 3, 0, 1), place("b", 3, 2, 3)]
-    later.active.replay([epoch(3), target(3), *facts], 0)
-    later.play(*facts, loaded=True, unsettled=frozenset({TOPIC.topic_id}))
-    assert later.steps[-1].cause == "load"
-    assert later.findings == []
-    later.play(*removal("a"), epoch(4), at_us=1_000)
-    assert later.findings == []
-
-
 async def test_an_answer_without_a_record_is_found() -> None:
     watch = await two_members()
     request = consumer.ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="a", member_epoch=3)
@@ -302,7 +242,7 @@ async def test_an_answer_without_a_record_is_found() -> None:
         response = consumer.ConsumerGroupHeartbeatResponse(
             member_id="a", member_epoch=at, heartbeat_interval_ms=1, assignment=assignment
         )
-        for hook in watch.hooks["on_member_response"]:  # type: ignore[call-overload]
+        for hook in watch.played.hooks["on_member_response"]:
             hook("host", request, response, 5_000)
 
     answered(3, {TOPIC.topic_id: (0, 1)})
