@@ -145,3 +145,11 @@ def interrupt_handler_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def die_with_parent() -> None:
+    """Let the kernel kill this process when its parent ends, if the system can: Linux."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -162,7 +162,6 @@ def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) 
 
 
 def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequence[str]) -> None:
-
     out = Terminal()
     out.say(Text(f"{result.scenario}, seed {result.seed}, on {_place(result)}", style="bold"))
     if scenario.summary:
@@ -222,7 +221,6 @@ def _place(result: ChaosResult) -> str:
 
 
 def _count(number: int) -> Text:
-
     return Text(f"{number:,}", "red" if number else "green")
 
 

@@ -198,7 +198,6 @@ def _named(state: ClusterState) -> str:
 
 
 def _print(report: ClusterReport, action: str, name: str) -> None:
-
     out = Terminal()
     if report.bootstrap is None:
         out.say("no cluster is up" if name == UP else f"no cluster {name} is up")

@@ -103,7 +103,6 @@ def compare(
 
 
 def _print(result: FidelityComparison, report: Path | None) -> None:
-
     from fencepost.simulation.lab.fidelity.tables import (
         DISTRIBUTION_HEADINGS,
         NAMES,
@@ -142,6 +141,5 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
 
 
 def _coloured(row: list[str]) -> list[Text | str]:
-
     style = {"within": "green", "differs": "red"}.get(row[-1], "dim")
     return [*row[:-1], Text(row[-1], style)]

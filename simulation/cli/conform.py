@@ -154,7 +154,6 @@ def _print_rest(out: Terminal, differences: Sequence[object]) -> None:
 
 
 def _print_vectors(report: VectorReport) -> None:
-
     out = Terminal()
     broken = Counter(difference.rule for difference in report.differences)
     rows: Iterable[tuple[str, str, str]] = (

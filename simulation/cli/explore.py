@@ -76,7 +76,6 @@ def explore(
 
 
 def _print(walk: Exploration) -> None:
-
     out = Terminal()
     out.say(
         f"{walk.states:,} states, {walk.transitions:,} transitions,"

@@ -175,7 +175,6 @@ def _hunt(names: Sequence[str], seeds: str, *, whole: bool, only_list: bool, jso
 
 
 def _print(results: Mapping[str, MutantResult]) -> None:
-
     from fencepost.simulation.mutants.registry import MUTANTS
 
     out = Terminal()

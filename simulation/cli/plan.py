@@ -283,7 +283,6 @@ def _headings(event: str) -> tuple[str, ...]:
 
 
 def _print_table(found: PlanAnswer, event: str, marked: str | None = None) -> None:
-
     more = 0 if marked is None else 1
     headings = ("",) * more + _headings(event)
     Terminal().table(headings, _rows(found, marked), names=1 + more, cuts={_CUT + more})
@@ -334,7 +333,6 @@ def _write_report(question: Question, found: PlanAnswer, report: Path) -> None:
 
 
 def _print_failed(found: PlanAnswer) -> None:
-
     out = Terminal()
     for each in found.options:
         if each.failed:

@@ -70,7 +70,6 @@ def _as(machine: str | None, other: str) -> Table:
 
 
 def _print_tables(chosen: tuple[Table, ...]) -> None:
-
     out = Terminal()
     for number, each in enumerate(chosen):
         if number:
@@ -86,7 +85,6 @@ def _print_tables(chosen: tuple[Table, ...]) -> None:
 
 
 def _state(machine: Table, state: str) -> Text:
-
     style = "cyan" if state == machine.initial else "red" if state in machine.terminal else ""
     return Text(str(state), style=style)
 

@@ -24,6 +24,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.pipeline.traces import TRACES
+from fencepost.simulation.pipeline.whole_files import whole_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -106,13 +107,13 @@ class LiveFolder:
 
         target = self._traces / f"batch-{number:08}.parquet"
         if len(rows):
-            unfinished = target.with_name(f".{target.name}")
-            parquet.write_table(rows.sort_by([("run_id", "ascending"), ("seq", "ascending")]), unfinished)
-            unfinished.replace(target)
+            with whole_file(target) as unfinished:
+                parquet.write_table(rows.sort_by([("run_id", "ascending"), ("seq", "ascending")]), unfinished)
         else:
             target.unlink(missing_ok=True)
         counts = Counts(len(rows), skipped)
-        _replace(self._batches / f"{number:08}.json", msgspec.json.encode(counts))
+        with whole_file(self._batches / f"{number:08}.json") as unfinished:
+            unfinished.write_bytes(msgspec.json.encode(counts))
         self._count(number, counts)
 
     def counts(self) -> Counts:
@@ -147,7 +148,8 @@ class LiveFolder:
         if not file.exists():
             if any(self._traces.iterdir()):
                 raise FencepostError(f"--out {self.path}: holds other traces: expected a new folder")
-            _replace(file, msgspec.json.encode(following))
+            with whole_file(file) as unfinished:
+                unfinished.write_bytes(msgspec.json.encode(following))
             return
         try:
             found = msgspec.json.decode(read_file(file), type=Following)
@@ -158,9 +160,3 @@ class LiveFolder:
             if found.topic == following.topic:
                 what = f"another topic of the name {found.topic}, since deleted"
             raise FencepostError(f"--out {self.path}: is of {what}, at {found.kafka}: expected a new folder")
-
-
-def _replace(file: Path, data: bytes) -> None:
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-    unfinished.write_bytes(data)
-    unfinished.replace(file)

@@ -61,6 +61,8 @@ DOWNTIME: Final = "downtime"
 DOWNTIME_OF_RUN: Final = "run_downtime"
 
 
+_MEANS: Final = ("event_s", "capacity_lost", "most_down", "lag_peak", "lag_gone_s")
+"""The costs of an event that are the mean over the runs."""
 _VIEWS: Final = ("traced", "rebalance", "handover")
 """The views of runs that the costs are computed from."""
 
@@ -383,19 +385,12 @@ class _Measured:
         name = cell.parameters[OPTION]
         sample, costs = self.samples.get(name, _NOTHING), [*self.outages.get(name, {}).values()]
 
-        def mean(values: Iterator[float]) -> float:
-            return sum(values) / max(len(costs), 1)
-
         return OptionAnswer(
             name=name,
             parameters=self.chosen[name].parameters,
             runs=len(sample.runs),
             failed=self.failed.get(name, 0),
-            event_s=mean(each.event_s for each in costs),
-            capacity_lost=mean(each.capacity_lost for each in costs),
-            most_down=mean(each.most_down for each in costs),
-            lag_peak=mean(each.lag_peak for each in costs),
-            lag_gone_s=mean(each.lag_gone_s for each in costs),
+            **{key: sum(getattr(each, key) for each in costs) / max(len(costs), 1) for key in _MEANS},
             rebalance_s=_spread(sample, REBALANCE),
             downtime_s=_spread(sample, DOWNTIME),
             command=cell.command(0) if kept else "",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_LOOK_S: Final = 0.25
 T = TypeVar("T")
 
 
@@ -29,7 +30,6 @@ def run_job(
     action: Callable[[], T],
     watch: Callable[[int, int], None] | None = None,
     *,
-    every_seconds: float = 0.25,
     until: float | None = None,
 ) -> T:
     """Run an action of Spark's; `watch` is called from time to time with the numbers of finished tasks and of
@@ -40,7 +40,7 @@ def run_job(
 
     :raises OutOfTime: if the action has not ended by then.
     """
-    return run_jobs(spark, {name: action}, watch, every_seconds=every_seconds, until=until)[name]
+    return run_jobs(spark, {name: action}, watch, until=until)[name]
 
 
 def run_jobs(
@@ -50,7 +50,6 @@ def run_jobs(
     *,
     advance: Callable[[int], None] = lambda more: None,
     at_once: int = 1,
-    every_seconds: float = 0.25,
     until: float | None = None,
 ) -> dict[str, T]:
     """Run named actions, `at_once` at the same time, and return their results; otherwise the same as
@@ -94,7 +93,7 @@ def run_jobs(
     try:
         while not failures and (running := [thread for thread in threads if thread.is_alive()]):
             _check_time(ends)
-            running[0].join(every_seconds)
+            running[0].join(_LOOK_S)
             if watch is not None:
                 with interrupts_held() as release:
                     watch(*_tasks(context, group))

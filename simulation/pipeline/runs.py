@@ -16,7 +16,6 @@ import os
 import re
 import resource
 import signal
-import sys
 import tempfile
 import time
 import traceback
@@ -29,6 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
+from fencepost.simulation.interrupts import die_with_parent
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task
 from fencepost.simulation.trace.parquet import ArrowTrace
@@ -372,7 +372,7 @@ def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
     """Serve as the forked process: do runs until no more are requested."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _die_with_parent()
+    die_with_parent()  # Spark kills workers without a signal to their children
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # All other open files belong to the parent: no process must wait until this one closes them.
     first, second = sorted((connection.fileno(), stack.fileno()))
@@ -385,12 +385,3 @@ def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
             task: Task = connection.recv()
             cell = job.cells[task.cell]
             connection.send(run_one(job, cell, task, lambda: connection.send(_AGAIN)))
-
-
-def _die_with_parent() -> None:
-    """Let the kernel kill this process with its parent on Linux: Spark kills workers without a signal to
-    their children."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

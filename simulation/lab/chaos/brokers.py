@@ -99,8 +99,11 @@ class RealBrokers:
         self._group_id = group_id
         self._own = own
         self._time = time
-        self._topics = topics
         self._tell = tell
+        self.has_topic = topics.has
+        self.create_topic = topics.create
+        self.grow_topic = topics.grow
+        self.delete_topic = topics.delete
         self._leader: RealBroker | None = None
         self._partition = 0
         self._stopped_followers: list[list[RealBroker]] = []
@@ -196,24 +199,6 @@ class RealBrokers:
         for broker in self.brokers.values():
             await broker.changes.settled()
         await self._admin.group(self._group_id, "consumer")
-
-    # -- topics -------------------------------------------------------------------------------------------
-
-    def has_topic(self, name: str) -> bool:
-        """Return true if the topic exists."""
-        return self._topics.has(name)
-
-    def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
-        """Create a topic."""
-        self._topics.create(name, partitions, records_per_second)
-
-    def grow_topic(self, name: str, partitions: int) -> None:
-        """Give a topic more partitions."""
-        self._topics.grow(name, partitions)
-
-    def delete_topic(self, name: str) -> None:
-        """Delete a topic, with its records."""
-        self._topics.delete(name)
 
 
 _OF_SEVERAL = frozenset({FaultKind.COORDINATOR_MOVE, FaultKind.APPEND_FAILURE})

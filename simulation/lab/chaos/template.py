@@ -9,7 +9,6 @@ reports each process that began and ended. When its other end closes, it kills a
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import importlib
 import logging
@@ -26,6 +25,7 @@ from typing import Any, NoReturn, TypeAlias
 import msgspec
 import structlog
 
+from fencepost.simulation.interrupts import die_with_parent
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.event_channel import EventChannel
 
@@ -34,7 +34,6 @@ PROGRAMS: Mapping[m.ProgramName, str] = {
     "confluent": "fencepost.simulation.lab.chaos.confluent",
     "streams": "fencepost.simulation.lab.chaos.client",
 }
-_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux
 _HEADER = struct.Struct(">I")
 
 Program: TypeAlias = Callable[[Any, socket.socket], None]
@@ -155,7 +154,7 @@ def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
     with contextlib.suppress(BaseException):
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        _die_with_parent()
+        die_with_parent()  # a frozen process sees no closed channel
         with socket.socket(fileno=fd) as channel:
             try:
                 program(terms, channel)
@@ -163,12 +162,6 @@ def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
             except Exception:
                 EventChannel(channel, terms.began_us).say(m.Failed, traceback.format_exc())
     os._exit(code)
-
-
-def _die_with_parent() -> None:
-    """Make this process die with its parent, if the system can: a frozen process sees no closed channel."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
 if __name__ == "__main__":
