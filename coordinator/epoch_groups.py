@@ -7,6 +7,7 @@ state of one group, the soft state of all of them, and the kind that has both.
 
 from __future__ import annotations
 
+import enum
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
@@ -25,6 +26,7 @@ from fencepost.coordinator.config import (
 from fencepost.coordinator.kinds import Applier, GroupKind
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.machine import CodedState, StateTable
 from fencepost.coordinator.protocol.offsets import (
     MEMBER_EPOCH_VERSION,
     OffsetCommitRequest,
@@ -41,6 +43,35 @@ from fencepost.coordinator.timers import (
     Timers,
     next_look_ms,
 )
+
+State = TypeVar("State", bound=CodedState)
+Step = TypeVar("Step", bound=enum.StrEnum)
+
+
+def member_table(name: str, states: type[State], steps: type[Step], source: str) -> StateTable[State, Step]:
+    """Return the table of members on their way to the target: each step leads to one state from all of them.
+
+    Only an unknown state leads to no revocation. Both enums have the order of `ConsumerGroupMemberState` and
+    `ConsumerReconciliationStep`.
+    """
+    stable, unrevoked, unreleased, unknown = states
+    revoke, wait, settle, unreadable = steps
+    targets = {settle: stable, revoke: unrevoked, wait: unreleased, unreadable: unknown}
+    arrows = ((state, step, target) for state in states for step, target in targets.items())
+    transitions = (arrow for arrow in arrows if arrow[:2] != (unknown, revoke))
+    return StateTable(name, source=source, states=states, initial=stable, transitions=transitions)
+
+
+class StatesByCode(dict[int, State]):
+    """The states by their numbers in records; the last one for any number of a newer coordinator."""
+
+    def __init__(self, states: type[State]) -> None:
+        super().__init__({state.code: state for state in states})
+        *_, self._unknown = states
+
+    def __missing__(self, code: int) -> State:
+        return self._unknown
+
 
 INITIAL_EPOCH: Final = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2 (KAFKA-19829)."""

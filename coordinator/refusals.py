@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fencepost.coordinator.offsets.commit import rejected
@@ -36,25 +37,20 @@ def refusal(event: Event, code: ErrorCode) -> Response | None:
     return None if make is None else make(event, code)
 
 
-def _no_consumer_groups(request: consumer.ConsumerGroupDescribeRequest, code: ErrorCode) -> Response:
-    groups = (consumer.DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
-    return consumer.ConsumerGroupDescribeResponse(groups=tuple(groups))
+def _described(reply: type[Any], group: Callable[..., Any]) -> Callable[[Any, ErrorCode], Response]:
+    """Return the function that makes a description in which each group of the request has the error."""
 
-
-def _no_streams_groups(request: streams.StreamsGroupDescribeRequest, code: ErrorCode) -> Response:
-    groups = (
-        streams.DescribedStreamsGroup(group_id=group_id, error_code=code) for group_id in request.group_ids
-    )
-    return streams.StreamsGroupDescribeResponse(groups=tuple(groups))
-
-
-def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) -> Response:
-    return classic.DescribeGroupsResponse(
-        groups=tuple(
-            classic.DescribedClassicGroup(group_id=group_id, group_state="", error_code=code)
-            for group_id in request.group_ids
+    def refuse(request: Any, code: ErrorCode) -> Any:
+        return reply(
+            groups=tuple(group(group_id=group_id, error_code=code) for group_id in request.group_ids)
         )
-    )
+
+    return refuse
+
+
+def _whole(reply: type[Any], *names: str) -> Callable[[Any, ErrorCode], Response]:
+    """Return the function that makes a response with the error, and the request's fields of these names."""
+    return lambda request, code: reply(error_code=code, **{name: getattr(request, name) for name in names})
 
 
 def _blind_heartbeat(_: classic.HeartbeatRequest, code: ErrorCode) -> Response:
@@ -64,31 +60,25 @@ def _blind_heartbeat(_: classic.HeartbeatRequest, code: ErrorCode) -> Response:
 
 
 _REFUSALS: Mapping[type, Callable[[Any, ErrorCode], Response]] = {
-    classic.JoinGroupRequest: lambda request, code: classic.JoinGroupResponse(
-        error_code=code, member_id=request.member_id
-    ),
-    classic.SyncGroupRequest: lambda _, code: classic.SyncGroupResponse(error_code=code),
+    classic.JoinGroupRequest: _whole(classic.JoinGroupResponse, "member_id"),
+    classic.SyncGroupRequest: _whole(classic.SyncGroupResponse),
     classic.HeartbeatRequest: _blind_heartbeat,
-    classic.DescribeGroupsRequest: _no_classic_groups,
-    consumer.ConsumerGroupHeartbeatRequest: lambda _, code: consumer.ConsumerGroupHeartbeatResponse(
-        error_code=code
+    classic.DescribeGroupsRequest: _described(
+        classic.DescribeGroupsResponse, partial(classic.DescribedClassicGroup, group_state="")
     ),
-    consumer.ConsumerGroupDescribeRequest: _no_consumer_groups,
-    streams.StreamsGroupHeartbeatRequest: lambda _, code: streams.StreamsGroupHeartbeatResponse(
-        error_code=code
+    consumer.ConsumerGroupHeartbeatRequest: _whole(consumer.ConsumerGroupHeartbeatResponse),
+    consumer.ConsumerGroupDescribeRequest: _described(
+        consumer.ConsumerGroupDescribeResponse, consumer.DescribedGroup
     ),
-    streams.StreamsGroupDescribeRequest: _no_streams_groups,
+    streams.StreamsGroupHeartbeatRequest: _whole(streams.StreamsGroupHeartbeatResponse),
+    streams.StreamsGroupDescribeRequest: _described(
+        streams.StreamsGroupDescribeResponse, streams.DescribedStreamsGroup
+    ),
     offsets.OffsetCommitRequest: rejected,
-    offsets.OffsetFetchRequest: lambda request, code: offsets.OffsetFetchResponse(
-        group_id=request.group_id, error_code=code
-    ),
-    offsets.OffsetDeleteRequest: lambda _, code: offsets.OffsetDeleteResponse(error_code=code),
-    consumer.ListGroupsRequest: lambda _, code: consumer.ListGroupsResponse(error_code=code),
-    consumer.DeleteGroupsRequest: lambda request, code: consumer.DeleteGroupsResponse(
-        group_id=request.group_id, error_code=code
-    ),
-    consumer.LeaveGroupBatchRequest: lambda _, code: consumer.LeaveGroupBatchResponse(error_code=code),
-    consumer.LeaveGroupRequest: lambda request, code: consumer.LeaveGroupResponse(
-        member_id=request.member_id, instance_id=request.instance_id, error_code=code
-    ),
+    offsets.OffsetFetchRequest: _whole(offsets.OffsetFetchResponse, "group_id"),
+    offsets.OffsetDeleteRequest: _whole(offsets.OffsetDeleteResponse),
+    consumer.ListGroupsRequest: _whole(consumer.ListGroupsResponse),
+    consumer.DeleteGroupsRequest: _whole(consumer.DeleteGroupsResponse, "group_id"),
+    consumer.LeaveGroupBatchRequest: _whole(consumer.LeaveGroupBatchResponse),
+    consumer.LeaveGroupRequest: _whole(consumer.LeaveGroupResponse, "member_id", "instance_id"),
 }

@@ -14,7 +14,8 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping
 
-from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.epoch_groups import StatesByCode, member_table
+from fencepost.coordinator.protocol.machine import CodedState, StateTable
 
 
 class GroupState(enum.StrEnum):
@@ -87,41 +88,20 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
 )
 
 
-class ConsumerGroupMemberState(enum.StrEnum):
+class ConsumerGroupMemberState(CodedState):
     """The state of a member on its way to the target. `code` is its number in records."""
 
-    STABLE = "STABLE"
+    STABLE = "STABLE", 0
     """The member has its whole target, at its epoch."""
-    UNREVOKED_PARTITIONS = "UNREVOKED_PARTITIONS"
+    UNREVOKED_PARTITIONS = "UNREVOKED_PARTITIONS", 1
     """The member must confirm that it released partitions. Its epoch does not change until then."""
-    UNRELEASED_PARTITIONS = "UNRELEASED_PARTITIONS"
+    UNRELEASED_PARTITIONS = "UNRELEASED_PARTITIONS", 2
     """The member has the target epoch. Other members still hold part of its target."""
-    UNKNOWN = "UNKNOWN"
+    UNKNOWN = "UNKNOWN", 127
     """A newer coordinator wrote a state that this version does not know. The member must rejoin."""
 
-    @property
-    def code(self) -> int:
-        """The state's number in CurrentMemberAssignment records."""
-        return _CODES[self]
 
-
-_CODES = {
-    ConsumerGroupMemberState.STABLE: 0,
-    ConsumerGroupMemberState.UNREVOKED_PARTITIONS: 1,
-    ConsumerGroupMemberState.UNRELEASED_PARTITIONS: 2,
-    ConsumerGroupMemberState.UNKNOWN: 127,
-}
-
-
-class _StatesByCode(dict[int, ConsumerGroupMemberState]):
-    def __missing__(self, code: int) -> ConsumerGroupMemberState:
-        return ConsumerGroupMemberState.UNKNOWN
-
-
-STATES_BY_CODE: Mapping[int, ConsumerGroupMemberState] = _StatesByCode(
-    {code: state for state, code in _CODES.items()}
-)
-"""The state behind a record's number; UNKNOWN for any number of a newer coordinator."""
+STATES_BY_CODE: Mapping[int, ConsumerGroupMemberState] = StatesByCode(ConsumerGroupMemberState)
 
 
 class ConsumerReconciliationStep(enum.StrEnum):
@@ -137,28 +117,9 @@ class ConsumerReconciliationStep(enum.StrEnum):
     """The coordinator read a record with a state that this version does not know."""
 
 
-_M, _S = ConsumerGroupMemberState, ConsumerReconciliationStep
-
-MEMBER_TABLE: StateTable[ConsumerGroupMemberState, ConsumerReconciliationStep] = StateTable(
+MEMBER_TABLE = member_table(
     "consumer-group-member",
+    ConsumerGroupMemberState,
+    ConsumerReconciliationStep,
     source="KIP-848, Member Assignment; CurrentAssignmentBuilder in Kafka 4.3",
-    states=ConsumerGroupMemberState,
-    initial=_M.STABLE,
-    transitions=(
-        (_M.STABLE, _S.SETTLE, _M.STABLE),
-        (_M.STABLE, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
-        (_M.STABLE, _S.WAIT, _M.UNRELEASED_PARTITIONS),
-        (_M.STABLE, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNREVOKED_PARTITIONS, _S.SETTLE, _M.STABLE),
-        (_M.UNREVOKED_PARTITIONS, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
-        (_M.UNREVOKED_PARTITIONS, _S.WAIT, _M.UNRELEASED_PARTITIONS),
-        (_M.UNREVOKED_PARTITIONS, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNRELEASED_PARTITIONS, _S.SETTLE, _M.STABLE),
-        (_M.UNRELEASED_PARTITIONS, _S.REVOKE, _M.UNREVOKED_PARTITIONS),
-        (_M.UNRELEASED_PARTITIONS, _S.WAIT, _M.UNRELEASED_PARTITIONS),
-        (_M.UNRELEASED_PARTITIONS, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNKNOWN, _S.SETTLE, _M.STABLE),
-        (_M.UNKNOWN, _S.WAIT, _M.UNRELEASED_PARTITIONS),
-        (_M.UNKNOWN, _S.UNREADABLE, _M.UNKNOWN),
-    ),
 )

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 S = TypeVar("S", bound=enum.StrEnum)
 E = TypeVar("E", bound=enum.StrEnum)
+
+
+class CodedState(enum.StrEnum):
+    """A state with a number, its `code`, which stands for it in records."""
+
+    code: int
+
+    def __new__(cls, value: str, code: int) -> Self:
+        """Return the state with this number."""
+        state = str.__new__(cls, value)
+        state._value_ = value
+        state.code = code
+        return state
 
 
 class IllegalTransition(Exception):

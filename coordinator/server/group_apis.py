@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import uuid
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -24,12 +24,6 @@ from fencepost.coordinator.server.turns import WORK_PER_TURN, Work, in_turns
 
 _tokens = itertools.count(1)
 """Numbers for requests that may have to wait."""
-_Described = TypeVar(
-    "_Described",
-    consumer.ConsumerGroupDescribeResponse,
-    streams.StreamsGroupDescribeResponse,
-    classic.DescribeGroupsResponse,
-)
 
 
 def consumer_group_heartbeat(
@@ -41,15 +35,6 @@ def consumer_group_heartbeat(
     return services.ask(request)
 
 
-@in_turns
-def consumer_group_describe(
-    services: Services, request: consumer.ConsumerGroupDescribeRequest, asked: Asked
-) -> Work[consumer.ConsumerGroupDescribeResponse]:
-    """Consumer groups by id."""
-    reply: consumer.ConsumerGroupDescribeResponse = yield from _described(services, request)
-    return _with_operations(reply) if request.include_operations else reply
-
-
 def streams_group_heartbeat(
     services: Services, request: streams.StreamsGroupHeartbeatRequest, asked: Asked
 ) -> streams.StreamsGroupHeartbeatResponse:
@@ -58,54 +43,27 @@ def streams_group_heartbeat(
 
 
 @in_turns
-def streams_group_describe(
-    services: Services, request: streams.StreamsGroupDescribeRequest, asked: Asked
-) -> Work[streams.StreamsGroupDescribeResponse]:
-    """Streams groups by id."""
-    reply: streams.StreamsGroupDescribeResponse = yield from _described(services, request)
-    return _with_operations(reply) if request.include_operations else reply
-
-
-def _described(
-    services: Services,
-    request: (
-        consumer.ConsumerGroupDescribeRequest
-        | streams.StreamsGroupDescribeRequest
-        | classic.DescribeGroupsRequest
-    ),
-) -> Work[Any]:
-    """Describe each group once, however often it is named."""
+def describe(services: Services, request: Any, asked: Asked) -> Work[Any]:
+    """Describe groups of one type by id, each once, however often it is named."""
     group_ids = tuple(dict.fromkeys(request.group_ids))
     if len(group_ids) <= WORK_PER_TURN:
-        if len(group_ids) < len(request.group_ids):
-            request = msgspec.structs.replace(request, group_ids=group_ids)
-        return services.ask(request)
-    groups: list[Any] = []
-    for first in range(0, len(group_ids), WORK_PER_TURN):
-        part = group_ids[first : first + WORK_PER_TURN]
-        reply: Any = services.ask(msgspec.structs.replace(request, group_ids=part))
-        groups += reply.groups
-        yield WORK_PER_TURN
-    return msgspec.structs.replace(reply, groups=tuple(groups))
-
-
-def _with_operations(reply: _Described) -> _Described:
-    """Return the group with all operations allowed."""
-    return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
+        reply = services.ask(msgspec.structs.replace(request, group_ids=group_ids))
+    else:
+        groups: list[Any] = []
+        for first in range(0, len(group_ids), WORK_PER_TURN):
+            part = group_ids[first : first + WORK_PER_TURN]
+            reply = services.ask(msgspec.structs.replace(request, group_ids=part))
+            groups += reply.groups
+            yield WORK_PER_TURN
+        reply = msgspec.structs.replace(reply, groups=tuple(groups))
+    if request.include_operations:  # all of them are allowed
+        return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
+    return reply
 
 
 def ask(services: Services, request: Any, asked: Asked) -> Any:
     """Return the group coordinator's reply: to ListGroups, Heartbeat, and all requests of further kinds."""
     return services.ask(request)
-
-
-@in_turns
-def describe_groups(
-    services: Services, request: classic.DescribeGroupsRequest, asked: Asked
-) -> Work[classic.DescribeGroupsResponse]:
-    """Classic groups by id; any other group looks like a missing one."""
-    reply: classic.DescribeGroupsResponse = yield from _described(services, request)
-    return _with_operations(reply) if request.include_operations else reply
 
 
 def join_group(

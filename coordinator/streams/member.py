@@ -9,7 +9,7 @@ import msgspec
 from fencepost.coordinator.epoch_groups import EpochMember
 from fencepost.coordinator.protocol import streams_records
 from fencepost.coordinator.protocol.streams import NO_TASKS, Endpoint, StreamsGroupHeartbeatRequest, Tasks
-from fencepost.coordinator.streams.states import StreamsGroupMemberState
+from fencepost.coordinator.streams.states import STREAMS_STATES_BY_CODE, StreamsGroupMemberState
 
 STABLE = StreamsGroupMemberState.STABLE
 """A module-level name: in Python 3.11 an attribute of an enum class costs as much as a call."""
@@ -81,7 +81,7 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
             self,
             member_epoch=value.member_epoch,
             previous_member_epoch=value.previous_member_epoch,
-            state=StreamsGroupMemberState.of_code(value.state),
+            state=STREAMS_STATES_BY_CODE[value.state],
             assigned=value.assigned,
             pending_revocation=value.pending_revocation,
             assignment_epochs=epochs,

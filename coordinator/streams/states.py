@@ -9,8 +9,10 @@ member.
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
-from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.epoch_groups import StatesByCode, member_table
+from fencepost.coordinator.protocol.machine import CodedState, StateTable
 
 
 class StreamsGroupState(enum.StrEnum):
@@ -84,37 +86,20 @@ STREAMS_GROUP_TABLE: StateTable[StreamsGroupState, StreamsGroupEvent] = StateTab
 )
 
 
-class StreamsGroupMemberState(enum.StrEnum):
+class StreamsGroupMemberState(CodedState):
     """The state of a member on its way to the target. `code` is its number in records."""
 
-    STABLE = "STABLE"
+    STABLE = "STABLE", 1
     """The member has its whole target, at its epoch."""
-    UNREVOKED_TASKS = "UNREVOKED_TASKS"
+    UNREVOKED_TASKS = "UNREVOKED_TASKS", 2
     """The member must confirm that it released tasks. Its epoch does not change until then."""
-    UNRELEASED_TASKS = "UNRELEASED_TASKS"
+    UNRELEASED_TASKS = "UNRELEASED_TASKS", 3
     """The member has the target epoch. Others, or its own process, hold part of its target."""
-    UNKNOWN = "UNKNOWN"
+    UNKNOWN = "UNKNOWN", 127
     """A newer coordinator wrote a state that this version does not know. The member must rejoin."""
 
-    @property
-    def code(self) -> int:
-        """The state's number in CurrentMemberAssignment records."""
-        return _CODES[self]
 
-    @classmethod
-    def of_code(cls, code: int) -> StreamsGroupMemberState:
-        """Return the state for a record's number; UNKNOWN for a number of a newer coordinator."""
-        return _STATES.get(code, _UNKNOWN)
-
-
-_CODES = {
-    StreamsGroupMemberState.STABLE: 1,
-    StreamsGroupMemberState.UNREVOKED_TASKS: 2,
-    StreamsGroupMemberState.UNRELEASED_TASKS: 3,
-    StreamsGroupMemberState.UNKNOWN: 127,
-}
-_STATES = {code: state for state, code in _CODES.items()}
-_UNKNOWN = StreamsGroupMemberState.UNKNOWN
+STREAMS_STATES_BY_CODE: Mapping[int, StreamsGroupMemberState] = StatesByCode(StreamsGroupMemberState)
 
 
 class StreamsReconciliationStep(enum.StrEnum):
@@ -130,28 +115,9 @@ class StreamsReconciliationStep(enum.StrEnum):
     """The coordinator read a record with a state that this version does not know."""
 
 
-_M, _S = StreamsGroupMemberState, StreamsReconciliationStep
-
-STREAMS_MEMBER_TABLE: StateTable[StreamsGroupMemberState, StreamsReconciliationStep] = StateTable(
+STREAMS_MEMBER_TABLE = member_table(
     "streams-group-member",
+    StreamsGroupMemberState,
+    StreamsReconciliationStep,
     source="KIP-1071; CurrentAssignmentBuilder of streams groups in Kafka 4.3",
-    states=StreamsGroupMemberState,
-    initial=_M.STABLE,
-    transitions=(
-        (_M.STABLE, _S.SETTLE, _M.STABLE),
-        (_M.STABLE, _S.REVOKE, _M.UNREVOKED_TASKS),
-        (_M.STABLE, _S.WAIT, _M.UNRELEASED_TASKS),
-        (_M.STABLE, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNREVOKED_TASKS, _S.SETTLE, _M.STABLE),
-        (_M.UNREVOKED_TASKS, _S.REVOKE, _M.UNREVOKED_TASKS),
-        (_M.UNREVOKED_TASKS, _S.WAIT, _M.UNRELEASED_TASKS),
-        (_M.UNREVOKED_TASKS, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNRELEASED_TASKS, _S.SETTLE, _M.STABLE),
-        (_M.UNRELEASED_TASKS, _S.REVOKE, _M.UNREVOKED_TASKS),
-        (_M.UNRELEASED_TASKS, _S.WAIT, _M.UNRELEASED_TASKS),
-        (_M.UNRELEASED_TASKS, _S.UNREADABLE, _M.UNKNOWN),
-        (_M.UNKNOWN, _S.SETTLE, _M.STABLE),
-        (_M.UNKNOWN, _S.WAIT, _M.UNRELEASED_TASKS),
-        (_M.UNKNOWN, _S.UNREADABLE, _M.UNKNOWN),
-    ),
 )

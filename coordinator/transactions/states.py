@@ -13,31 +13,26 @@ from __future__ import annotations
 
 import enum
 
-from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.coordinator.protocol.machine import CodedState, StateTable
 
 
-class TransactionState(enum.StrEnum):
+class TransactionState(CodedState):
     """The state of a transactional id, under the name that DescribeTransactions shows."""
 
-    EMPTY = "Empty"
+    EMPTY = "Empty", 0
     """No transaction has begun since the producer was initialized."""
-    ONGOING = "Ongoing"
+    ONGOING = "Ongoing", 1
     """A transaction is open and has partitions or offsets."""
-    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_COMMIT = "PrepareCommit", 2
     """The commit is decided. The coordinator writes the markers."""
-    PREPARE_ABORT = "PrepareAbort"
+    PREPARE_ABORT = "PrepareAbort", 3
     """The abort is decided. The coordinator writes the markers."""
-    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_COMMIT = "CompleteCommit", 4
     """The last transaction committed, and all its markers are written."""
-    COMPLETE_ABORT = "CompleteAbort"
+    COMPLETE_ABORT = "CompleteAbort", 5
     """The last transaction aborted, and all its markers are written."""
-    DEAD = "Dead"
+    DEAD = "Dead", 6
     """The transactional id was unused for too long and is forgotten."""
-
-    @property
-    def code(self) -> int:
-        """The state's number in records."""
-        return _CODES[self]
 
     @classmethod
     def of_code(cls, code: int) -> TransactionState:
@@ -48,8 +43,7 @@ class TransactionState(enum.StrEnum):
         return _STATES[code]
 
 
-_CODES = {state: code for code, state in enumerate(TransactionState)}
-_STATES = {code: state for state, code in _CODES.items()}
+_STATES = {state.code: state for state in TransactionState}
 
 
 class TransactionEvent(enum.StrEnum):
