@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,15 +9,13 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.base.clock import LoopClock
-from fencepost.member.base.listener import AnyState, RebalanceListener
+from fencepost.member.base.listener import AnyState
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.member import KafkaMember
 
 
@@ -26,31 +23,13 @@ class ClassicSession(KafkaMember):
     """A member of a classic group on a client that has learned of its cluster."""
 
     driver: ClassicDriver
-    _config: ClassicConfig
 
-    def __init__(
-        self,
-        client: KafkaClient,
-        connections: Connections,
-        group_id: str,
-        config: ClassicConfig,
-        assignors: Sequence[Assignor],
-        **rest: Any,
-    ) -> None:
+    def __init__(self, *given: Any, assignors: Sequence[Assignor], **rest: Any) -> None:
         self._assignors = assignors
-        super().__init__(client, connections, group_id, config, **rest)
+        super().__init__(*given, **rest)
 
-    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> ClassicDriver:
-        return ClassicDriver(
-            self._group_id,
-            self._transport,
-            LoopClock(self._loop),
-            assignors=self._assignors,
-            listener=listener,
-            config=self._config,
-            rng=random.Random(),
-            observer=watch,
-        )
+    def _make_driver(self, clock: LoopClock, **options: Any) -> ClassicDriver:
+        return ClassicDriver(self._group_id, self._transport, clock, assignors=self._assignors, **options)
 
     @property
     def is_settled(self) -> bool:
@@ -84,6 +63,7 @@ class ClassicConsumer(KIP848Consumer):
     """
 
     _session: ClassicSession | None
+    _session_type = ClassicSession
 
     def __init__(
         self,
@@ -95,7 +75,7 @@ class ClassicConsumer(KIP848Consumer):
     ) -> None:
         super().__init__(*topics, **settings)
         try:
-            self._classic_config = ClassicConfig(
+            self._config = ClassicConfig(
                 **msgspec.structs.asdict(self._config),
                 session_timeout_ms=session_timeout_ms,
                 heartbeat_interval_ms=heartbeat_interval_ms,
@@ -105,17 +85,8 @@ class ClassicConsumer(KIP848Consumer):
             raise ValueError(str(error)) from error
         self._assignors = assignors
 
-    def _make_session(self, connections: Connections) -> ClassicSession:
-        return ClassicSession(
-            self._client,
-            connections,
-            self._group_id,
-            self._classic_config,
-            self._assignors,
-            listener=self._listener,
-            observer=self._observer,
-            fetch_settings=self._fetch_settings,
-        )
+    def _make_session(self, connections: Connections, **options: Any) -> KafkaMember:
+        return super()._make_session(connections, **options, assignors=self._assignors)
 
     @property
     def is_started(self) -> bool:
@@ -131,7 +102,7 @@ class ClassicConsumer(KIP848Consumer):
     def round_s(self) -> float:
         """The longest time that the current round of joining may take, in seconds; 0 without a round."""
         under_way = self._session is not None and self._session.driver.is_rebalancing
-        return self._classic_config.max_poll_interval_ms / 1000 if under_way else 0
+        return self._config.max_poll_interval_ms / 1000 if under_way else 0
 
     def rejoin(self) -> None:
         """Join the group again in one of the next polls, although nothing has happened to it."""

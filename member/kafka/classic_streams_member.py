@@ -62,14 +62,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
 
         :raises ValueError: if a setting is impossible.
         """
-        return ClassicConsumer(
-            *self._topics,
-            assignors=(self._assignor,),
-            listener=self._escalation,
-            observer=self._watch,
-            enable_auto_commit=False,
-            **self._settings,
-        )
+        return self._consumer_of(ClassicConsumer, assignors=(self._assignor,), listener=self._escalation)
 
     async def poll(self) -> Sequence[PartitionRecords]:
         """Return records by partition; none after `poll_ms` without any, or while no broker is reachable.

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
@@ -58,6 +58,7 @@ class KIP848Consumer(LogQuestions):
     """
 
     _protocol = "consumer"
+    _session_type: ClassVar[Callable[..., KafkaMember]] = KafkaMember
 
     def __init__(
         self,
@@ -295,8 +296,8 @@ class KIP848Consumer(LogQuestions):
         """
         self._config = msgspec.structs.replace(self._config, instance_holders=before.instance_holders)
 
-    def _make_session(self, connections: Connections) -> KafkaMember:
-        return KafkaMember(
+    def _make_session(self, connections: Connections, **options: Any) -> KafkaMember:
+        return self._session_type(
             self._client,
             connections,
             self._group_id,
@@ -304,6 +305,7 @@ class KIP848Consumer(LogQuestions):
             listener=self._listener,
             observer=self._observer,
             fetch_settings=self._fetch_settings,
+            **options,
         )
 
     async def stop(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:

@@ -32,7 +32,7 @@ from fencepost.member.base.errors import CallbackFailed, CommitFailed, MemberErr
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.listener import AnyState, MemberObserver, Phase, RebalanceListener
 from fencepost.member.base.log import log
-from fencepost.member.base.transport import TransportError
+from fencepost.member.base.transport import Transport, TransportError
 from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.client import KafkaClient
@@ -76,7 +76,9 @@ class KafkaMember:
         client.on_refused = self._refused
         self._transport = KafkaTransport(connections, self.fetching, config.request_timeout_ms)
         self._watch = MemberWatch(self._moved, self._callback, observer)
-        self.driver = self._make_driver(listener, self._watch)
+        self.driver = self._make_driver(
+            LoopClock(self._loop), listener=listener, config=config, rng=random.Random(), observer=self._watch
+        )
         self.driver.on_change = self._changed
         self.paused: set[TopicPartition] = set()
         self._topics: frozenset[str] = frozenset()
@@ -104,17 +106,13 @@ class KafkaMember:
         self._refusal: AuthenticationError | None = None
         """The error after which commits were given up, if a broker did not accept the credentials."""
 
-    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MemberDriver:
-        return ConsumerDriver(
-            self._group_id,
-            topic_id_from_uuid(uuid.uuid4()),
-            self._transport,
-            LoopClock(self._loop),
-            listener=listener,
-            config=self._config,
-            rng=random.Random(),
-            observer=watch,
-        )
+    def _make_driver(self, clock: LoopClock, **options: Any) -> MemberDriver:
+        member_id = topic_id_from_uuid(uuid.uuid4())
+        return ConsumerDriver(self._group_id, member_id, self._driven_over(), clock, **options)
+
+    def _driven_over(self) -> Transport:
+        """Return the transport of a member of a consumer group."""
+        return self._transport
 
     def check_loop(self) -> None:
         """Check that this is the event loop on which the member lives, if any is running here.

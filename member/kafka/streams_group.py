@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.protocol.streams import StatusCode
-from fencepost.member.base.clock import LoopClock
-from fencepost.member.base.listener import RebalanceListener
-from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.member import KafkaMember
 from fencepost.member.kafka.settings import refuse
 from fencepost.member.kafka.streams_member import POLL_MS, KafkaConsumerGroupMember
@@ -38,23 +32,15 @@ class _StreamsSession(KafkaMember):
         self._on_shutdown = on_shutdown
         super().__init__(*given, **rest)
 
-    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> ConsumerDriver:
-        return ConsumerDriver(
-            self._group_id,
-            topic_id_from_uuid(uuid.uuid4()),
-            StreamsTransport(self._transport, self._heartbeats, self._on_shutdown),
-            LoopClock(self._loop),
-            listener=listener,
-            config=self._config,
-            rng=random.Random(),
-            observer=watch,
-        )
+    def _driven_over(self) -> StreamsTransport:
+        return StreamsTransport(self._transport, self._heartbeats, self._on_shutdown)
 
 
 class _StreamsConsumer(KIP848Consumer):
     """A consumer whose member is one of a streams group."""
 
     _protocol = "streams"
+    _session_type = _StreamsSession
 
     def __init__(
         self,
@@ -74,18 +60,9 @@ class _StreamsConsumer(KIP848Consumer):
         self._heartbeats = heartbeats
         self._on_shutdown = on_shutdown
 
-    def _make_session(self, connections: Connections) -> KafkaMember:
-        return _StreamsSession(
-            self._client,
-            connections,
-            self._group_id,
-            self._config,
-            listener=self._listener,
-            observer=self._observer,
-            fetch_settings=self._fetch_settings,
-            heartbeats=self._heartbeats,
-            on_shutdown=self._on_shutdown,
-        )
+    def _make_session(self, connections: Connections, **options: Any) -> KafkaMember:
+        options |= {"heartbeats": self._heartbeats, "on_shutdown": self._on_shutdown}
+        return super()._make_session(connections, **options)
 
 
 class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
@@ -115,15 +92,7 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
 
         :raises ValueError: if a setting is impossible.
         """
-        return _StreamsConsumer(
-            *self._topics,
-            listener=self._listener,
-            observer=self._watch,
-            enable_auto_commit=False,
-            heartbeats=self._heartbeats,
-            on_shutdown=self._on_shutdown,
-            **self._settings,
-        )
+        return self._consumer_of(_StreamsConsumer, heartbeats=self._heartbeats, on_shutdown=self._on_shutdown)
 
     async def poll(self) -> Sequence[PartitionRecords]:
         """Return records by partition; none after `poll_ms` without any, or while no broker is reachable.

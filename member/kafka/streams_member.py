@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import BrokerResponseError, KafkaConnectionError, KafkaError
@@ -24,6 +24,8 @@ from fencepost.member.kafka.connections import stop
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
+
+C = TypeVar("C", bound=KIP848Consumer)
 
 POLL_MS = 100
 """The default of `poll_ms`, and of Kafka's poll.ms."""
@@ -132,13 +134,11 @@ class KafkaConsumerGroupMember:
 
         :raises ValueError: if a setting is impossible.
         """
-        return KIP848Consumer(
-            *self._topics,
-            listener=self._listener,
-            observer=self._watch,
-            enable_auto_commit=False,
-            **self._settings,
-        )
+        return self._consumer_of(KIP848Consumer)
+
+    def _consumer_of(self, make: type[C], **options: Any) -> C:
+        options = {"listener": self._listener, "observer": self._watch, **options}
+        return make(*self._topics, enable_auto_commit=False, **options, **self._settings)
 
     def _begin(self) -> None:
         self._consumer = self.make_consumer()

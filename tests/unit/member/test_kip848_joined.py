@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
 
+from fencepost.member.base.clock import LoopClock
 from fencepost.member.base.config import ConsumerConfig
-from fencepost.member.base.listener import RebalanceListener
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
-from fencepost.member.kafka.listener import MemberWatch
 from fencepost.member.kafka.member import KafkaMember
 
 
 class Restless(KafkaMember):
     """A member that takes up each assignment, and has the next one before anything else may run."""
 
-    def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MagicMock:
-        self.watch = watch
+    def _make_driver(self, clock: LoopClock, **options: Any) -> MagicMock:
+        self.watch = options["observer"]
         return MagicMock(state=S.JOINING, assignment=(), changes=0)
 
     def take_up(self) -> None:
