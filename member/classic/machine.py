@@ -63,14 +63,7 @@ class ClassicMember(MemberMachine):
         self.leave = Leave(Backoff.of(config, rng), self.tokens, self._leave_action)
         self.rounds = Rounds(group_id, config, Backoff.of(config, rng), self.tokens)
         self.ownership = ClassicOwnership(
-            config,
-            self.tokens,
-            cooperative=all(assignor.cooperative for assignor in assignors),
-            out=self.out,
-            polls=self.polls,
-            callbacks=self.callbacks,
-            positions=self.positions,
-            commits=self.commits,
+            self, cooperative=all(assignor.cooperative for assignor in assignors)
         )
 
     def _leave_action(self, token: int, request: LeaveGroupRequest) -> SendGroupRequest:

@@ -8,16 +8,14 @@ then on_revoked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
-from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, Outbox, RunCallback
-from fencepost.member.base.application import Polls, RebalanceCallbacks
-from fencepost.member.base.commits import CommitKind, Commits
-from fencepost.member.base.positions import Positions
-from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, RunCallback
+from fencepost.member.base.commits import CommitKind
+from fencepost.member.base.machine import MemberMachine
 
 Owned = tuple[TopicPartition, ...]
 
@@ -63,25 +61,14 @@ class ClassicOwnership:
         "target",
     )
 
-    def __init__(
-        self,
-        config: ClassicConfig,
-        tokens: Iterator[int],
-        *,
-        cooperative: bool,
-        out: Outbox,
-        polls: Polls,
-        callbacks: RebalanceCallbacks,
-        positions: Positions,
-        commits: Commits,
-    ) -> None:
-        self._config = config
-        self._tokens = tokens
-        self._out = out
-        self._polls = polls
-        self._callbacks = callbacks
-        self._positions = positions
-        self._commits = commits
+    def __init__(self, member: MemberMachine, *, cooperative: bool) -> None:
+        self._config = member.config
+        self._tokens = member.tokens
+        self._out = member.out
+        self._polls = member.polls
+        self._callbacks = member.callbacks
+        self._positions = member.positions
+        self._commits = member.commits
         self.cooperative = cooperative
         """True if the member keeps its partitions while it joins again (KIP-429)."""
         self.owned: Owned = ()

@@ -61,16 +61,7 @@ class ConsumerMember(MemberMachine):
         self.heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self.instance = HeldInstance(member_id, config)
         self.leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
-        self.reconciler = Reconciler(
-            config,
-            Backoff.of(config, rng),
-            tokens,
-            out=self.out,
-            polls=self.polls,
-            callbacks=self.callbacks,
-            positions=self.positions,
-            commits=self.commits,
-        )
+        self.reconciler = Reconciler(self, Backoff.of(config, rng))
         self._keepalive: tuple[SendHeartbeat] | None = None
         """Set while the member is stable and has nothing to send: the heartbeat to repeat."""
         self._other_deadline_ms: int | None = None

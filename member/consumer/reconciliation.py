@@ -8,17 +8,15 @@ callback that runs then is awaited, and only its effect on the owned set is kept
 from __future__ import annotations
 
 import enum
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, Outbox, RunCallback
-from fencepost.member.base.application import Polls, RebalanceCallbacks
+from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, RunCallback
 from fencepost.member.base.backoff import Backoff
-from fencepost.member.base.commits import CommitKind, Commits
-from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.commits import CommitKind
 from fencepost.member.base.lookups import ResolvedTopicNames
-from fencepost.member.base.positions import Positions
+from fencepost.member.base.machine import MemberMachine
 from fencepost.member.consumer.assignment import (
     canonical,
     difference,
@@ -188,29 +186,18 @@ class Reconciler:
         "names",
     )
 
-    def __init__(
-        self,
-        config: ConsumerConfig,
-        backoff: Backoff,
-        tokens: Iterator[int],
-        *,
-        out: Outbox,
-        polls: Polls,
-        callbacks: RebalanceCallbacks,
-        positions: Positions,
-        commits: Commits,
-    ) -> None:
-        self._config = config
-        self._tokens = tokens
-        self._out = out
-        self._polls = polls
-        self._callbacks = callbacks
-        self._positions = positions
-        self._commits = commits
+    def __init__(self, member: MemberMachine, backoff: Backoff) -> None:
+        self._config = member.config
+        self._tokens = member.tokens
+        self._out = member.out
+        self._polls = member.polls
+        self._callbacks = member.callbacks
+        self._positions = member.positions
+        self._commits = member.commits
         self._owned_names: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
         """The last result of `owned_names`, and the set that it is for."""
         self.assignment = Assignment()
-        self.names = ResolvedTopicNames(backoff, tokens)
+        self.names = ResolvedTopicNames(backoff, member.tokens)
         self.current: Pass | None = None
         """The pass under way."""
 

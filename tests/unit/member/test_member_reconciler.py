@@ -30,23 +30,18 @@ class Parts:
     """The parts around a reconciler, or around an ownership."""
 
     def __init__(self, *, auto_commit: bool = False, cooperative: bool = True) -> None:
-        config = ClassicConfig(enable_auto_commit=auto_commit)
-        tokens, backoff = itertools.count(1), Backoff(100, 1_000, random.Random(7))
+        self.config = config = ClassicConfig(enable_auto_commit=auto_commit)
+        self.tokens = tokens = itertools.count(1)
+        backoff = Backoff(100, 1_000, random.Random(7))
         self.out = Outbox()
         self.polls = Polls(config)
         self.callbacks = RebalanceCallbacks()
         self.positions = Positions("g", "m", config, backoff, tokens)
         self.commits = Commits("g", "m", config, backoff, tokens)
-        around: Any = {
-            "out": self.out,
-            "polls": self.polls,
-            "callbacks": self.callbacks,
-            "positions": self.positions,
-            "commits": self.commits,
-        }
-        self.reconciler = Reconciler(config, backoff, tokens, **around)
+        around: Any = self
+        self.reconciler = Reconciler(around, backoff)
         self.reconciler.names.known = {FOO: "foo"}
-        self.ownership = ClassicOwnership(config, tokens, cooperative=cooperative, **around)
+        self.ownership = ClassicOwnership(around, cooperative=cooperative)
 
     def called(self) -> list[tuple[Any, tuple[TopicPartition, ...]]]:
         return [(each.kind, each.partitions) for each in self.out.take() if isinstance(each, RunCallback)]
