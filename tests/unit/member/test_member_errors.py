@@ -232,13 +232,6 @@ def test_a_fatal_member_refuses_to_commit_even_if_nothing_is_left(
         assert CommitFinished(commit_id, ErrorCode.UNKNOWN_MEMBER_ID) in actions
 
 
-def test_an_instance_id_that_is_in_use_is_fatal_at_once(rig: MakeRig) -> None:
-    r = rig(group_instance_id="host-1")
-    r.join("foo")
-    r.answer(error=ErrorCode.UNRELEASED_INSTANCE_ID)
-    assert r.state == "FATAL"
-
-
 def test_an_instance_id_that_is_in_use_may_be_tried_again(rig: MakeRig) -> None:
     r = rig(group_instance_id="host-1", unreleased_instance_id_retries=2)
     r.join("foo")

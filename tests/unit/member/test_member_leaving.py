@@ -77,6 +77,7 @@ def test_a_static_member_leaves_for_a_while(rig: MakeRig) -> None:
 
 
 def test_unsubscribe_before_the_first_answer_leaves_without_waiting_for_it(rig: MakeRig) -> None:
+    """KAFKA-17116."""
     r = rig()
     r.join("foo")
     r.unsubscribe()
@@ -236,6 +237,7 @@ def test_a_rejoin_waits_for_the_heartbeat_that_is_still_in_flight(rig: MakeRig) 
 
 @pytest.mark.parametrize("code", [None, ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS])
 def test_a_leave_that_may_not_have_arrived_is_sent_again(rig: MakeRig, code: ErrorCode | None) -> None:
+    """franz-go 88cf835c."""
     r = rig()
     r.stable({})
     r.unsubscribe()

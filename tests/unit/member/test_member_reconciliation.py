@@ -69,6 +69,7 @@ def test_revoked_comes_before_assigned(rig: MakeRig) -> None:
 
 
 def test_an_empty_assignment_is_not_the_same_as_none(rig: MakeRig) -> None:
+    """franz-go 0af2689c."""
     r = rig()
     r.stable({FOO: (0,)})
     give(r, None)
@@ -263,6 +264,7 @@ def test_a_newer_target_is_taken_up_after_the_pass(rig: MakeRig) -> None:
 
 
 def test_a_target_that_is_owned_already_ends_the_reconciliation(rig: MakeRig) -> None:
+    """KAFKA-16185."""
     r = rig()
     r.stable({FOO: (0,)})
     r.poll_end()

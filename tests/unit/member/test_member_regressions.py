@@ -38,26 +38,6 @@ def count(r: Any, kind: type) -> int:
 # -- Apache Kafka ----------------------------------------------------------------------------------------
 
 
-def test_kafka_16185_the_same_set_assigned_again_is_acknowledged_again(rig: MakeRig) -> None:
-    r = rig()
-    r.stable({FOO: (0,)})
-    r.poll_end()
-    for assignment in ({}, {FOO: (0,)}):
-        r.advance(5_000)
-        r.answer(2, assignment)
-    assert r.answer(2).topic_partitions == {FOO: (0,)}
-    r.advance(5_000)
-    assert r.heartbeat().topic_partitions is None
-
-
-def test_kafka_17116_a_quick_unsubscribe_leaves_although_no_answer_has_come(rig: MakeRig) -> None:
-    r = rig()
-    r.join("foo")
-    r.unsubscribe()
-    leave = r.pending(SendHeartbeat)[-1].request
-    assert (leave.member_id, leave.member_epoch) == ("member", -1)
-
-
 def test_kafka_18641_auto_commit_does_not_cover_records_of_the_poll_that_goes_on(rig: MakeRig) -> None:
     r = rig(enable_auto_commit=True, auto_commit_interval_ms=1)
     r.stable({FOO: (0,)})
@@ -292,17 +272,6 @@ def test_franz_go_6536e4f3_one_reconciliation_at_a_time(rig: MakeRig) -> None:
         assert len(r.pending(RunCallback)) == 1
 
 
-def test_franz_go_0af2689c_an_empty_assignment_revokes_and_none_does_not(rig: MakeRig) -> None:
-    r = rig()
-    r.stable({FOO: (0,)})
-    r.advance(5_000)
-    r.answer(2, None)
-    assert r.pending(RunCallback) == []
-    r.advance(5_000)
-    r.answer(2, {})
-    assert r.one(RunCallback).kind == "revoked"
-
-
 def test_franz_go_2f945862_the_member_id_stays(rig: MakeRig) -> None:
     r = rig()
     r.stable({FOO: (0,)})
@@ -339,15 +308,6 @@ def test_franz_go_9b92299f_a_topic_that_metadata_learns_late_is_consumed(rig: Ma
     r.names(r.one(ResolveTopicNames), {FOO: "foo"})
     r.callback()
     assert list(r.fetchable()) == [FOO_0]
-
-
-def test_franz_go_88cf835c_a_leave_is_sent_again(rig: MakeRig) -> None:
-    r = rig()
-    r.stable({})
-    r.unsubscribe()
-    r.fail()
-    r.advance(1_000)
-    assert r.heartbeat().member_epoch == -1
 
 
 def test_franz_go_8038d16d_an_error_of_a_fetch_does_not_fence(rig: MakeRig) -> None:
