@@ -6,10 +6,11 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import GeneratorType
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
+from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldObserver, WorldView
 
@@ -141,6 +142,54 @@ class Judge(FindingReporter, Observer):
     """A judge of a group's coordinator and its members."""
 
     world: WorldView
+
+
+def _of_process(take: Callable[..., Iterable[Finding] | None]) -> Callable[..., None]:
+    def pass_on(judge: OfProcesses, host: str, *arguments: object) -> None:
+        if (findings := take(judge.processes[host], *arguments)) is not None:
+            judge.report_all(findings)
+
+    return pass_on
+
+
+class OfProcesses(Judge):
+    """A judge of each process of a member by itself.
+
+    `process` is a class with the hooks of a judge, without their host. A hook may return findings.
+    """
+
+    process: ClassVar[Any]
+
+    def __init__(self) -> None:
+        self.processes: OfHosts[Any] = OfHosts(self.new)
+
+    def __init_subclass__(cls, *, process: type) -> None:
+        cls.process = process
+        for hook in ({*cls.hooks, "takes_request", "takes_response"} & {*dir(process)}) - {*vars(cls)}:
+            setattr(cls, "changed" if hook == "on_member_host" else hook, _of_process(getattr(process, hook)))
+        super().__init_subclass__()
+
+    def new(self, host: str) -> Any:
+        """Return what is kept of a new process."""
+        return self.process(host)
+
+    def changed(self, host: str, what: str, now_us: int) -> None:
+        """Take in a change of a process."""
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """Start afresh with a new process."""
+        if what != "start":
+            self.changed(host, what, now_us)
+        if what in ("start", "crash", "stopped"):
+            self.processes[host] = self.new(host)
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """Take in a request that a member's driver sent."""
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """Take in a response that a member's driver received, or the exception that stands for none."""
 
 
 def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.simulation.judge.base import Finding, Judge, OfHosts, shown_names
+from fencepost.simulation.judge.base import Finding, OfProcesses, shown_names
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _OF_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -40,24 +40,11 @@ def _mends(code: ErrorCode) -> bool:
 class CommitAttempts:
     """One process, and its last commit."""
 
-    __slots__ = (
-        "_calls_back",
-        "_ended_us",
-        "_first_us",
-        "_host",
-        "_last",
-        "_limit_us",
-        "_open",
-        "_sent_in",
-        "_since_us",
-        "codes",
-        "has_released",
-        "state",
-    )
-
-    def __init__(self, host: str, limit_us: int) -> None:
+    def __init__(self, host: str, world: MembersWorldView) -> None:
         self._host = host
-        self._limit_us = limit_us
+        self._commit = world.scenario.application.commit
+        release_us = world.scenario.group.rebalance_timeout.us - _CLOCK_US
+        self._limit_us = _LIMIT_US if self._commit == "sync" else release_us
         self._last: OffsetCommitRequest | None = None
         self._first_us = 0
         """Time at which the offsets of the last commit were first sent."""
@@ -74,17 +61,19 @@ class CommitAttempts:
         self.state = self._sent_in = ""
         self._since_us = 0
 
-    def moves(self, state: str, now_us: int) -> None:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> None:
         """Note the state: only a member that stays in its group has time."""
-        if state != self.state:
-            self.state, self._since_us = state, now_us
+        if target != self.state:
+            self.state, self._since_us = str(target), now_us
 
-    def sends(self, request: OffsetCommitRequest, now_us: int, *, waits: bool) -> Iterator[Finding]:
-        """Check a commit; `waits` is true if the application waits for it, and makes no other."""
+    def takes_request(self, request: object, now_us: int) -> Iterator[Finding]:
+        """Check a commit. An application that waits for it makes no other."""
+        if not isinstance(request, OffsetCommitRequest) or request.producer_id >= 0:
+            return
         last, sent_in, self._sent_in = self._last, self._sent_in, self.state
         again = last is not None and request.offsets.items() <= last.offsets.items()
         failed = self._ended_us >= 0 and bool(self.codes) and not any(map(_mends, self.codes))
-        if not waits:  # before a release, it waits for the newest epoch, too
+        if self._commit != "sync":  # before a release, it waits for the newest epoch, too
             failed = failed and sent_in == self.state == _RECONCILES and _STALE not in self.codes
         if again and failed and not self._calls_back:
             yield "commits-end", f"{self._host} commits again after {self._names}, which nothing mends"
@@ -92,7 +81,7 @@ class CommitAttempts:
             self._first_us = now_us
         self._last, self._ended_us, self._open = request, -1, frozenset(request.offsets)
 
-    def answered(
+    def on_commit(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """Note the response to the last commit."""
@@ -112,8 +101,18 @@ class CommitAttempts:
     def _names(self) -> str:
         return ", ".join(sorted(code.name for code in self.codes))
 
-    def releases(self, partitions: Iterable[TopicPartition], now_us: int) -> Iterator[Finding]:
-        """Check that each partition's commit has ended, as far as there is time: accepted, or for good."""
+    def on_callback(
+        self, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> Iterator[Finding]:
+        """Check that each released partition's commit has ended, as far as there is time: accepted, or for
+        good. The callback may commit, too, and its partitions leave all commits."""
+        if (kind, phase, self._commit) == ("revoked", "begin", "auto"):
+            yield from self._releases(partitions, now_us)
+        self._calls_back = phase == "begin"
+        self.has_released = True
+        self._last, self._ended_us, self._open = None, -1, frozenset()
+
+    def _releases(self, partitions: Iterable[TopicPartition], now_us: int) -> Iterator[Finding]:
         early = self._open.intersection(partitions)
         if early and self.state in _REBALANCING and now_us - self._since_us < self._limit_us:
             why = f"after {self._names}" if self._ended_us >= 0 else "before the response to its commit"
@@ -122,13 +121,15 @@ class CommitAttempts:
                 f"{self._host} releases {shown_names(early)} {why}, and commits no more",
             )
 
-    def goes_on(self, now_us: int) -> Iterator[Finding]:
+    def on_poll(self, phase: str, now_us: int) -> Iterator[Finding]:
         """Check an application that waited for a commit, and polls again: no retry would have helped."""
+        if phase != "begin" or self._commit != "sync":
+            return
         self._last = None
         if any(map(_mends, self.codes)) and self._gives_up(now_us) and not self._calls_back:
             yield "commits-end", f"{self._host} gives a commit up after {self._names}, which a retry mends"
 
-    def told(self, code: ErrorCode) -> Iterator[Finding]:
+    def on_commit_told(self, code: ErrorCode, now_us: int) -> Iterator[Finding]:
         """Check the result of the application's commit: it is that of the last request."""
         ended = self._last is not None and self._ended_us >= 0 and not self._calls_back
         is_late = self.has_released and code is _STALE  # a part of it was not committed in time
@@ -140,68 +141,18 @@ class CommitAttempts:
             )
         self._last, self.has_released = None, False
 
-    def callback(self, phase: str) -> None:
-        """Note that a callback began or ended: it may commit, too, and its partitions leave all commits."""
-        self._calls_back = phase == "begin"
-        self.has_released = True
-        self._last, self._ended_us, self._open = None, -1, frozenset()
 
-
-class CommitRetries(Judge):
+class CommitRetries(OfProcesses, process=CommitAttempts):
     """Checks the commits of all members of a world, except those of producers."""
 
     world: MembersWorldView
 
-    def __init__(self) -> None:
-        self._attempts = OfHosts(self._new)
-
-    def _new(self, host: str) -> CommitAttempts:
-        scenario = self.world.scenario
-        release_us = scenario.group.rebalance_timeout.us - _CLOCK_US
-        return CommitAttempts(host, _LIMIT_US if self._waits else release_us)
-
-    @property
-    def _waits(self) -> bool:
-        return self.world.scenario.application.commit == "sync"
+    def new(self, host: str) -> CommitAttempts:
+        """Return a process that has committed nothing."""
+        return CommitAttempts(host, self.world)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """Start afresh with a new process, and after it stood still: only a release before counts then."""
-        before = self._attempts.pop(host, None)
+        before = self.processes.pop(host, None)
         if before is not None and what in ("freeze", "thaw"):
-            self._attempts[host].has_released = before.has_released
-
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Note the state."""
-        self._attempts[host].moves(str(target), now_us)
-
-    def takes_request(self, host: str, request: object, now_us: int) -> None:
-        """Check a commit."""
-        if isinstance(request, OffsetCommitRequest) and request.producer_id < 0:
-            self.report_all(self._attempts[host].sends(request, now_us, waits=self._waits))
-
-    def takes_response(self, host: str, request: object, response: object, now_us: int) -> None:
-        """Ignore responses to other requests."""
-
-    def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
-    ) -> None:
-        """Take in the response to a commit."""
-        self._attempts[host].answered(request, response, now_us)
-
-    def on_commit_told(self, host: str, code: ErrorCode, now_us: int) -> None:
-        """Check the result that the application got."""
-        self.report_all(self._attempts[host].told(code))
-
-    def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """Check that an application which waited for its commit polls again for a reason."""
-        if phase == "begin" and self._waits:
-            self.report_all(self._attempts[host].goes_on(now_us))
-
-    def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
-    ) -> None:
-        """Check that nothing is released before its commit has ended."""
-        attempts = self._attempts[host]
-        if (kind, phase) == ("revoked", "begin") and self.world.scenario.application.commit == "auto":
-            self.report_all(attempts.releases(partitions, now_us))
-        attempts.callback(phase)
+            self.processes[host].has_released = before.has_released

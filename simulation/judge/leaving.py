@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
-from fencepost.simulation.judge.base import MENDED, OF_LOG, Finding, Judge
+from fencepost.simulation.judge.base import MENDED, OF_LOG, Finding, OfProcesses
 from fencepost.simulation.judge.consumer_model import NONE
 from fencepost.simulation.judge.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.judge.polls import ACTIVE_STATES, POLL_TIMED_OUT
@@ -45,30 +45,9 @@ _RAISED: Final = frozenset({ErrorCode.TOPIC_AUTHORIZATION_FAILED})
 class MembershipEnd:
     """One process: its membership as far as it knows, and its duty to leave."""
 
-    __slots__ = (
-        "_called_back_us",
-        "_calls_back",
-        "_closing_us",
-        "_event",
-        "_failed_us",
-        "_fenced_us",
-        "_for_good",
-        "_host",
-        "_in_flight",
-        "_in_poll",
-        "_is_member",
-        "_keeps_place",
-        "_last_code",
-        "_owes",
-        "_searched",
-        "_since_us",
-        "_stood_still",
-    )
-
-    def __init__(self, host: str, *, is_static: bool) -> None:
+    def __init__(self, host: str, world: MembersWorldView) -> None:
         self._host = host
-        self._keeps_place = is_static
-        """A static member of a classic group sends nothing when it leaves: it keeps its place."""
+        self._world = world
         self._is_member = False
         self._owes = False
         """It left, and the coordinator has not received the leave yet."""
@@ -95,8 +74,14 @@ class MembershipEnd:
         self._last_code: ErrorCode | None = None
         """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
-    def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """Note that the member machine moved."""
+    @property
+    def _keeps_place(self) -> bool:
+        """True for a static member. In a classic group it sends nothing when it leaves: it keeps its
+        place."""
+        return self._world.members[self._host].instance_id is not None
+
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
+        """Note that the member machine moved: the state decides if there is a leave to send."""
         yield from self.lingers(now_us)
         self._fenced_us = None
         if target in _JOINS and self._closing_us is not None and now_us - self._closing_us > AT_ONCE_US:
@@ -115,31 +100,39 @@ class MembershipEnd:
             self._searched = self._last_code in {None} | OF_LOG  # it may know no coordinator
             self._is_member = False
 
-    def callback(self, phase: str, now_us: int) -> None:
+    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
         """Note that a callback began or ended."""
         self._calls_back = phase == "begin"
         self._called_back_us = now_us
 
-    def polls(self, phase: str) -> None:
-        """Note that the application begins to poll, or has polled."""
+    def on_poll(self, phase: str, now_us: int) -> None:
+        """Note that the application begins to poll, or has polled: only one that polls closes at once."""
         self._in_poll = phase == "begin"
 
-    def closes(self, now_us: int) -> None:
-        """Note that the process is to end. An application that polls closes its member now."""
-        if self._in_poll:
-            self._closing_us = now_us
+    def on_member_host(self, what: str, now_us: int) -> Iterator[Finding]:
+        """Note that the process is to end, or stands still. Check that one that has ended has left."""
+        if what == "stop":
+            self._for_good = self._for_good or not self._world.members[self._host].wanted
+            if self._in_poll:
+                self._closing_us = now_us
+        elif what in ("freeze", "thaw"):
+            self._closing_us = None
+            self._stood_still = self._searched = True
+            self._failed_us = None
+        elif what == "stopped":
+            yield from self.lingers(now_us)
+            timeout_us = self._world.scenario.network.request_timeout.us
+            after_us = now_us - self._since_us
+            owes = self._in_flight is not None or self._owes
+            if owes and after_us < min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50):
+                knows = "does not know" if self._in_flight is None else "has not responded"
+                yield (
+                    "leaves-told",
+                    f"{self._host} stopped {after_us // 1_000} ms after {self._event}, and its coordinator"
+                    f" {knows}",
+                )
 
-    def stays_away(self) -> None:
-        """Note that its process is not to come back."""
-        self._for_good = True
-
-    def froze(self) -> None:
-        """Note that the process stands still, or goes on."""
-        self._closing_us = None
-        self._stood_still = self._searched = True
-        self._failed_us = None
-
-    def searches(self) -> None:
+    def on_member_search(self, now_us: int) -> None:
         """It cannot send to its coordinator yet, and a coordinator may be refused to it."""
         self._searched = True
         self._failed_us = self._last_code = None
@@ -161,8 +154,14 @@ class MembershipEnd:
         """True if the coordinator's last response was an error that nothing mends."""
         return self._last_code is not None and self._last_code not in MENDED | _RAISED
 
-    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
+    def takes_request(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request is sent by which a member may join or leave."""
+        if type(request) is OffsetCommitRequest:
+            return
+        self._for_good = self._for_good or not self._world.members[self._host].wanted
+        beats = type(request) is consumer.ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
+        if beats and not self.was_refused:
+            return
         if isinstance(request, consumer.LeaveGroupRequest) or (
             isinstance(request, consumer.ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
@@ -182,7 +181,7 @@ class MembershipEnd:
                 yield "leaves-told", f"{self._host} joins again, and its leave failed and was not sent again"
             self._owes, self._failed_us, self._in_flight = False, None, None
 
-    def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
+    def takes_response(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """Note that a request was answered or failed."""
         if (
             type(response) is consumer.ConsumerGroupHeartbeatResponse
@@ -206,87 +205,17 @@ class MembershipEnd:
         elif code in _NO_MEMBER:
             self._is_member = self._owes = False
 
-    def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
-        """Note that the process has ended in good order."""
-        yield from self.lingers(now_us)
-        if (self._in_flight is not None or self._owes) and now_us - self._since_us < limit_us:
-            yield (
-                "leaves-told",
-                f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
-                f" coordinator {'does not know' if self._in_flight is None else 'has not responded'}",
-            )
 
-
-class Leaving(Judge):
+class Leaving(OfProcesses, process=MembershipEnd):
     """Checks all members of a world."""
 
     world: MembersWorldView
 
-    def __init__(self) -> None:
-        self._ends: dict[str, MembershipEnd] = {}
-
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Check that a process that has stopped has left."""
-        if what == "start":
-            is_static = self.world.members[host].instance_id is not None
-            self._ends[host] = MembershipEnd(host, is_static=is_static)
-        elif what == "crash":
-            self._ends.pop(host, None)
-        elif what == "stopped":
-            if end := self._ends.pop(host, None):
-                timeout_us = self.world.scenario.network.request_timeout.us
-                self.report_all(end.stopped(min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50), now_us))
-        elif what == "stop":
-            if end := self._ends.get(host):
-                if not self.world.members[host].wanted:
-                    end.stays_away()
-                end.closes(now_us)
-        elif what in ("freeze", "thaw") and (end := self._ends.get(host)):
-            end.froze()
-
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Note the state: it decides if there is a leave to send."""
-        if end := self._ends.get(host):
-            self.report_all(end.moved(event, source, target, now_us))
-
-    def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """Note who polls: only such an application closes at once."""
-        if end := self._ends.get(host):
-            end.polls(phase)
-
-    def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
-    ) -> None:
-        """Allow time to a member that waits for a callback."""
-        if end := self._ends.get(host):
-            end.callback(phase, now_us)
-
-    def on_member_search(self, host: str, now_us: int) -> None:
-        """Note that without a coordinator nothing can be sent."""
-        if end := self._ends.get(host):
-            end.searches()
-
-    def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """Note the leave, or the next join."""
-        if type(request) is OffsetCommitRequest:
-            return
-        end = self._ends.get(host)
-        if end is None:
-            return
-        if not self.world.members[host].wanted:
-            end.stays_away()
-        beats = type(request) is consumer.ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH
-        if not beats or end.was_refused:
-            self.report_all(end.sends(request, now_us))
-
-    def takes_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
-    ) -> None:
-        """Take in what the coordinator knows of the member."""
-        if end := self._ends.get(host):
-            end.receives(request, response, now_us)
+    def new(self, host: str) -> MembershipEnd:
+        """Return a process that is no member yet."""
+        return MembershipEnd(host, self.world)
 
     def on_end(self, now_us: int) -> None:
         """Check that no member is left fenced."""
-        for end in self._ends.values():
+        for end in self.processes.values():
             self.report_all(end.lingers(now_us))

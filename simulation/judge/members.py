@@ -6,7 +6,6 @@ a time, release each partition exactly once, and records come only in between.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -16,8 +15,7 @@ from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_L
 from fencepost.simulation.judge.base import (
     NOTHING,
     Finding,
-    Judge,
-    OfHosts,
+    OfProcesses,
     as_set,
     joined,
     shown_names,
@@ -33,38 +31,26 @@ _CLASSIC_ARROWS: Final = frozenset(
 class MachineMoves:
     """The state of one member machine."""
 
-    __slots__ = ("state",)
-
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self.host = host
         self.state = str(CONSUMER_MEMBER.initial)
 
-    def move(self, host: str, event: str, source: str, target: str) -> Iterator[Finding]:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """Take one arrow, of the table that the event is from."""
+        source, target = str(source), str(target)
         if source != self.state:
-            yield "transitions", f"{host} left {source} on {event}, but was in {self.state}"
+            yield "transitions", f"{self.host} left {source} on {event}, but was in {self.state}"
         arrows = _CLASSIC_ARROWS if isinstance(event, ClassicMemberEvent) else _ARROWS
         if (source, event, target) not in arrows:
             yield (
                 "transitions",
-                f"{host} went from {source} on {event} to {target}, which is not an arrow of the table",
+                f"{self.host} went from {source} on {event} to {target}, which is not an arrow of the table",
             )
         self.state = target
 
 
-class Transitions(Judge):
+class Transitions(OfProcesses, process=MachineMoves):
     """Watches all member machines of a world."""
-
-    def __init__(self) -> None:
-        self._machines: defaultdict[str, MachineMoves] = defaultdict(MachineMoves)
-
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh: a new process has a new machine."""
-        if what == "start":
-            self._machines[host] = MachineMoves()
-
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Check one move."""
-        self.report_all(self._machines[host].move(host, event, str(source), str(target)))
 
 
 RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
@@ -135,10 +121,6 @@ class CallbackBalance:
         else:
             self.owned = without(self.owned, partitions)
 
-    def delivers(self, partition: TopicPartition) -> bool:
-        """Return true if records of the partition may reach the application now."""
-        return partition in self.owned and partition not in self.releasing
-
     def acknowledges(self) -> Iterator[Finding]:
         """Check that the member is done with a target: its callbacks have ended."""
         if self.running is not None:
@@ -155,51 +137,42 @@ class CallbackBalance:
         if self.owned and self.running is None:
             yield "callbacks-balanced", f"{self.host} {why} without letting go {shown_names(self.owned)}"
 
+    def on_member_host(self, what: str, now_us: int) -> Iterator[Finding]:
+        """Check that a process ends with nothing; a crash runs no callbacks."""
+        since_us = self.leaving_since_us
+        if what == "stopped" and (since_us is None or now_us - since_us < CLOSE_TIMEOUT_US):
+            yield from self.emptied("stopped")
 
-class Callbacks(Judge):
-    """Watches the callbacks of all members of a world."""
-
-    def __init__(self) -> None:
-        self.hosts = OfHosts(CallbackBalance)
-        """The processes that run on the hosts now."""
-
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Check that a process starts and ends cleanly with nothing; a crash runs no callbacks."""
-        if what in ("start", "crash"):
-            self.hosts[host] = CallbackBalance(host)
-        elif what == "stopped":
-            host_callbacks = self.hosts[host]
-            since = host_callbacks.leaving_since_us
-            if since is None or now_us - since < CLOSE_TIMEOUT_US:
-                self.report_all(host_callbacks.emptied("stopped"))
-
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """Check that a member that joins owns nothing."""
         if target == JOINING or event == RELEASED:
-            self.report_all(self.hosts[host].emptied("joined"))
-            self.hosts[host].tells_rest = False  # what it released was of another membership
+            yield from self.emptied("joined")
+            self.tells_rest = False  # what it released was of another membership
         elif event == PASS_FINISHED:
-            self.report_all(self.hosts[host].acknowledges())
+            yield from self.acknowledges()
         elif target == PREPARE_LEAVING:
-            self.hosts[host].leaving_since_us = now_us
+            self.leaving_since_us = now_us
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
-    ) -> None:
+        self, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> Iterator[Finding]:
         """Check a begin or an end."""
-        host_callbacks, chosen = self.hosts[host], as_set(tuple(partitions))
+        chosen = as_set(tuple(partitions))
         if phase == "begin":
-            self.report_all(host_callbacks.begin(str(kind), chosen))
-        else:
-            self.report_all(host_callbacks.end(str(kind), chosen, raised=phase == "raised"))
+            return self.begin(str(kind), chosen)
+        return self.end(str(kind), chosen, raised=phase == "raised")
 
     def on_records_delivered(
-        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
-    ) -> None:
+        self, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> Iterator[Finding]:
         """Check that records come only while the partition is owned."""
-        if not self.hosts[host].delivers(partition):
-            self.report(
+        if partition not in self.owned or partition in self.releasing:
+            yield (
                 "records-while-owned",
-                f"{host} was handed {partition.topic}-{partition.partition} [{first}, {last_exclusive})"
+                f"{self.host} was handed {partition.topic}-{partition.partition} [{first}, {last_exclusive})"
                 " outside of its assigned and revoked callbacks",
             )
+
+
+class Callbacks(OfProcesses, process=CallbackBalance):
+    """Watches the callbacks of all members of a world."""

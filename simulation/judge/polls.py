@@ -32,13 +32,13 @@ from fencepost.simulation.judge.base import (
     MENDED,
     NOTHING,
     Finding,
-    Judge,
     OfHosts,
+    OfProcesses,
     as_set,
     shown_names,
     without,
 )
-from fencepost.simulation.judge.records import Records
+from fencepost.simulation.judge.records import ProcessedRecords, Records
 from fencepost.simulation.judge.requests import NEVER
 from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 
@@ -63,95 +63,8 @@ HALF_WINDOW_US: Final = 30_000_000
 """Records that came in the first half of a window are handed over in it."""
 
 
-class PollTimer:
-    """One process: the time that its application has been out of poll, and the limit."""
-
-    __slots__ = ("_excused", "_host", "interval_ms", "out_since_us", "state")
-
-    def __init__(self, host: str) -> None:
-        self._host = host
-        self.state = ""
-        self.interval_ms = 0
-        """The poll interval that the member sent to its coordinator, in ms; 0 before it did."""
-        self.out_since_us: int | None = None
-        """None in a poll, and before the first one."""
-        self._excused = False
-        """True if it stood still since its last poll."""
-
-    def froze(self) -> None:
-        """Note that the process stands still, or goes on: its timers may run late."""
-        self._excused = True
-
-    def begins(self) -> None:
-        """Note that the application polls."""
-        self.out_since_us = None
-        self._excused = False
-
-    def ends(self, now_us: int) -> None:
-        """Note that the application has its records, or an exception."""
-        self.out_since_us = now_us
-
-    def told(self, request: Request) -> None:
-        """Note a request of the member, which may have the limit of the time out of poll."""
-        if type(request) is ConsumerGroupHeartbeatRequest:
-            if request.rebalance_timeout_ms > 0:
-                self.interval_ms = request.rebalance_timeout_ms
-        elif type(request) is JoinGroupRequest:
-            self.interval_ms = request.rebalance_timeout_ms
-
-    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """Check a request that is sent out of poll. Heartbeats stop when the time between polls is over."""
-        if type(request) is ConsumerGroupHeartbeatRequest:
-            if request.member_epoch >= 0:
-                yield from self.overdue("sends a heartbeat", now_us)
-        elif type(request) is HeartbeatRequest:
-            yield from self.overdue("sends a heartbeat", now_us)
-
-    def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """Note that the member machine moved."""
-        self.state = str(target)
-        if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self.interval_ms:
-            return
-        if self.out_since_us is None:
-            yield "poll-timeouts", f"{self._host} leaves for want of polls while its application polls"
-        elif now_us - self.out_since_us < self.interval_ms * _EARLY - 1_000:
-            yield (
-                "poll-timeouts",
-                f"{self._host} leaves {(now_us - self.out_since_us) // 1_000} ms after its last poll, its"
-                f" max.poll.interval.ms is {self.interval_ms}",
-            )
-
-    def overdue(self, does: str, now_us: int) -> Iterator[Finding]:
-        """Yield a finding if it does that although the time between two polls is over."""
-        since_us = self.out_since_us
-        if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
-            return
-        if now_us - since_us > self.interval_ms * _LATE + _SLACK_US:
-            yield (
-                "poll-timeouts",
-                f"{self._host} in {self.state} {does} {(now_us - since_us) // 1_000} ms after its last poll,"
-                f" its max.poll.interval.ms is {self.interval_ms}",
-            )
-
-
 class AutoCommits:
     """One process that commits by itself, and the time since which it could have committed more."""
-
-    __slots__ = (
-        "_calm_us",
-        "_committed",
-        "_early",
-        "_failed",
-        "_found_us",
-        "_host",
-        "_interval_ms",
-        "_interval_us",
-        "_lacking_us",
-        "_rested_until_us",
-        "_rests_until_us",
-        "in_flight",
-        "is_searching",
-    )
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self._host = host
@@ -282,8 +195,6 @@ class AutoCommits:
 class ReadWindow:
     """One process without disturbances: its partitions, and the records that it was handed for a while."""
 
-    __slots__ = ("_before", "_began_us", "_came", "_half", "_open", "_polls", "_positions")
-
     def __init__(
         self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], now_us: int
     ) -> None:
@@ -333,346 +244,361 @@ class ReadWindow:
 
 
 class PolledProcess:
-    """The state that is kept of one process."""
+    """One process: what its application's polls must bring about, and the time that it is out of poll."""
 
-    __slots__ = (
-        "begun_us",
-        "calls_back",
-        "commits",
-        "disturbed_us",
-        "idle_us",
-        "in_poll",
-        "is_classic",
-        "owes_join",
-        "owned",
-        "pauses",
-        "raised_us",
-        "reason_us",
-        "thawed_us",
-        "timer",
-        "window",
-    )
-
-    def __init__(self, host: str, interval_ms: int | None) -> None:
-        self.timer = PollTimer(host)
-        self.commits = None if interval_ms is None else AutoCommits(host, interval_ms)
-        self.owned = NOTHING
-        self.calls_back = False
-        self.raised_us = NEVER
+    def __init__(self, host: str, world: MembersWorldView, records: Records) -> None:
+        self._host = host
+        self._world = world
+        self._records = records
+        application = world.scenario.application
+        automatic = application.commit == "auto"
+        self._commits = AutoCommits(host, application.auto_commit_interval.ms) if automatic else None
+        self._state = ""
+        self._interval_ms = 0
+        """The poll interval that the member sent to its coordinator, in ms; 0 before it did."""
+        self._out_since_us: int | None = None
+        """None in a poll, and before the first one."""
+        self._stood_still = False
+        """True if it stood still since its last poll: its timers may run late."""
+        self._owned = NOTHING
+        self._calls_back = False
+        self._raised_us = NEVER
         """Time at which a callback raised an error that the application has not received yet, in µs."""
-        self.is_classic = False
-        self.owes_join = False
+        self._is_classic = False
+        self._owes_join = False
         """True if it is a classic member that has to join: others wait for it, or for what it revoked."""
         self.reason_us: int | None = None
         """Time of the last event that the application has to know, in µs; None if a poll since then was
         successful."""
-        self.idle_us: int | None = None
+        self._idle_us: int | None = None
         """Time since which nothing keeps it from its next callback, in µs; None if something may."""
-        self.pauses = False
+        self._pauses = False
         """True if a callback of this membership raised an error that the application has not received yet."""
-        self.thawed_us = 0
+        self._thawed_us = 0
         """Time at which it went on after it had stood still, in µs."""
-        self.in_poll = False
-        self.begun_us = 0
+        self._in_poll = False
+        self._begun_us = 0
         """Time at which the last poll began, in µs."""
-        self.window: ReadWindow | None = None
-        self.disturbed_us = 0
+        self._window: ReadWindow | None = None
+        self._disturbed_us = 0
         """Time of the member's last activity, or of the last event that may delay it, in µs."""
+
+    @property
+    def _application(self) -> ProcessedRecords:
+        return self._records.application(self._host)
 
     def disturbed(self, now_us: int) -> None:
         """Note an event after which commits and records may take a while."""
-        self.disturbed_us = now_us
-        self.window = None
-        if self.commits is not None:
-            self.commits.disturbed(now_us)
-
-
-class PollConsequences(Judge):
-    """Checks all members of a world whose applications report their polls."""
-
-    world: MembersWorldView
-
-    def __init__(self, records: Records) -> None:
-        self._records = records
-        self._processes = OfHosts(self._new)
-        self._look_at_us = 0
-
-    def _new(self, host: str) -> PolledProcess:
-        application = self.world.scenario.application
-        return PolledProcess(
-            host, application.auto_commit_interval.ms if application.commit == "auto" else None
-        )
+        self._disturbed_us = now_us
+        self._window = None
+        if self._commits is not None:
+            self._commits.disturbed(now_us)
 
     # -- the application ----------------------------------------------------------------------------------
 
-    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+    def on_poll(self, phase: str, now_us: int) -> Iterator[Finding]:
         """Note the poll: timers start and stop, and commits are made."""
-        if now_us >= self._look_at_us:
-            self._look(now_us)
-        process = self._processes[host]
-        if phase == "begin":
-            self._begins(host, process, now_us)
-        else:
-            self._ends_poll(host, process, phase, now_us)
+        return self._begins(now_us) if phase == "begin" else self._ends_poll(phase, now_us)
 
-    def _begins(self, host: str, process: PolledProcess, now_us: int) -> None:
-        timer = process.timer
-        since_us = timer.out_since_us
-        if since_us is not None and now_us - since_us > timer.interval_ms * 1_000:
-            self.report_all(timer.overdue("polls again", now_us))
-        if process.window is not None:
-            finished_us = self._records.application(host).finished_us
-            process.window.polled(records=finished_us >= (since_us or 0))
-        timer.begins()
-        process.in_poll = True
-        process.begun_us = now_us
+    def _begins(self, now_us: int) -> Iterator[Finding]:
+        yield from self._overdue("polls again", now_us)
+        if self._window is not None:
+            self._window.polled(records=self._application.finished_us >= (self._out_since_us or 0))
+        self._out_since_us = None
+        self._stood_still = False
+        self._in_poll = True
+        self._begun_us = now_us
 
-    def _ends_poll(self, host: str, process: PolledProcess, phase: str, now_us: int) -> None:
-        begun_us = process.begun_us
-        process.in_poll = False
-        if process.timer.state not in _GIVES_UP:
-            process.idle_us = None
+    def _ends_poll(self, phase: str, now_us: int) -> Iterator[Finding]:
+        begun_us = self._begun_us
+        self._in_poll = False
+        if self._state not in _GIVES_UP:
+            self._idle_us = None
         if phase == "failed":
-            process.raised_us = NEVER
-            process.pauses = False
-            process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
-            if process.reason_us is None:
-                self.report(
+            self._raised_us = NEVER
+            self._pauses = False
+            self._disturbed_us = now_us  # it raised an earlier error; the next one goes on
+            if self.reason_us is None:
+                yield (
                     "errors-raised",
-                    f"{host} raises an error to its application, and nothing happened that it has to know",
+                    f"{self._host} raises an error to its application, and nothing happened that it has to"
+                    " know",
                 )
         else:
-            if process.reason_us is not None and begun_us > process.reason_us:
-                process.reason_us = None
-            if begun_us > process.raised_us:
-                self._keeps_quiet(host)
-        self._reconciles(host, process, begun_us)
-        commits = process.commits
+            if self.reason_us is not None and begun_us > self.reason_us:
+                self.reason_us = None
+            if begun_us > self._raised_us:
+                yield from self._keeps_quiet()
+        yield from self._reconciles(begun_us)
+        commits = self._commits
         if commits is not None:
-            self.report_all(commits.hastens(now_us))
-        if commits is not None and commits.may_be_due(begun_us):
-            application = self._records.application(host)
-            owned = without(process.owned, application.outlived)
-            self.report_all(commits.ends(process.timer.state, begun_us, application.processed, owned))
-        process.timer.ends(now_us)
+            yield from commits.hastens(now_us)
+            if commits.may_be_due(begun_us):
+                application = self._application
+                owned = without(self._owned, application.outlived)
+                yield from commits.ends(self._state, begun_us, application.processed, owned)
+        self._out_since_us = now_us
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
-    ) -> None:
+        self, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> Iterator[Finding]:
         """Change the owned partitions. A callback that raised may leave a partition without a position."""
-        process, chosen = self._processes[host], as_set(tuple(partitions))
-        if phase == "begin" and process.pauses and process.timer.state in _RECONCILING:
-            self.report(
+        chosen = as_set(tuple(partitions))
+        if phase == "begin" and self._pauses and self._state in _RECONCILING:
+            yield (
                 "errors-raised",
-                f"{host} begins {kind} {shown_names(chosen)}, and its application has not received yet that"
-                " the last callback raised",
+                f"{self._host} begins {kind} {shown_names(chosen)}, and its application has not received yet"
+                " that the last callback raised",
             )
-        if phase == "begin" and process.idle_us is not None and now_us > process.idle_us:
-            waited_us = now_us - process.idle_us
-            self.report(
+        if phase == "begin" and self._idle_us is not None and now_us > self._idle_us:
+            yield (
                 "reconciles-on",
-                f"{host} begins {kind} {shown_names(chosen)} {waited_us} µs after it could",
+                f"{self._host} begins {kind} {shown_names(chosen)} {now_us - self._idle_us} µs after it"
+                " could",
             )
-        process.idle_us = None
-        process.disturbed(now_us)
-        process.calls_back = phase == "begin"
-        process.owes_join |= process.is_classic and kind == "revoked" and process.timer.state == _SETTLED
+        self._idle_us = None
+        self.disturbed(now_us)
+        self._calls_back = phase == "begin"
+        self._owes_join |= self._is_classic and kind == "revoked" and self._state == _SETTLED
         if phase == "raised":
-            process.raised_us = now_us
-            process.pauses = True
-        releases = kind == "lost" or process.timer.state == _LEAVES
-        if phase == "raised" or (phase == "end" and (releases or process.is_classic)):
-            process.reason_us = now_us  # these callbacks have ended for their member even if they raised
+            self._raised_us = now_us
+            self._pauses = True
+        releases = kind == "lost" or self._state == _LEAVES
+        if phase == "raised" or (phase == "end" and (releases or self._is_classic)):
+            self.reason_us = now_us  # these callbacks have ended for their member even if they raised
         if kind == "assigned" and phase == "end":
-            process.owned |= chosen
+            self._owned |= chosen
         elif phase != "begin":
-            process.owned -= chosen
-        if process.commits is None:
+            self._owned -= chosen
+        if self._commits is None:
             return
         if (kind, phase) != ("revoked", "begin"):
-            process.commits.released(chosen)
+            self._commits.released(chosen)
         else:
-            process.commits.releases()
+            self._commits.releases()
         if (kind, phase) == ("assigned", "end"):
-            process.commits.assigned(now_us)
+            self._commits.assigned(now_us)
 
-    def _keeps_quiet(self, host: str) -> None:
-        self.report("errors-raised", f"{host} does not report to its application that a callback raised")
+    def _keeps_quiet(self) -> Iterator[Finding]:
+        yield "errors-raised", f"{self._host} does not report to its application that a callback raised"
 
-    def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
-        """Check that an application that has processed its records is delayed only by a commit."""
-        application = self._records.application(host)
-        since_us = application.finished_us
-        waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
-        if not waits or since_us < (process.timer.out_since_us or 0):
+    def _overdue(self, does: str, now_us: int) -> Iterator[Finding]:
+        """Yield a finding if it does that although the time between two polls is over."""
+        since_us = self._out_since_us
+        if since_us is None or self._stood_still or not self._interval_ms or self._state not in ACTIVE_STATES:
             return
-        waited_us = now_us - max(since_us, process.thawed_us)
+        if now_us - since_us > self._interval_ms * _LATE + _SLACK_US:
+            yield (
+                "poll-timeouts",
+                f"{self._host} in {self._state} {does} {(now_us - since_us) // 1_000} ms after its last poll,"
+                f" its max.poll.interval.ms is {self._interval_ms}",
+            )
+
+    def _comes_back(self, now_us: int) -> Iterator[Finding]:
+        """Check that an application that has processed its records is delayed only by a commit."""
+        application = self._application
+        since_us = application.finished_us
+        waits = not self._in_poll and not application.in_hand and self._out_since_us is not None
+        if not waits or since_us < (self._out_since_us or 0):
+            return
+        waited_us = now_us - max(since_us, self._thawed_us)
         if waited_us > _COMMIT_LIMIT_US:
-            self.report(
+            yield (
                 "commits-end",
-                f"{host} has processed its records {waited_us // 1_000} ms ago, and its application"
+                f"{self._host} has processed its records {waited_us // 1_000} ms ago, and its application"
                 " still waits for a commit",
             )
 
-    def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
+    def _reconciles(self, until_us: int) -> Iterator[Finding]:
         """Check that in a poll that began then, or earlier, the next step towards the target was taken."""
-        if process.timer.state not in _RECONCILING and not process.owes_join:
+        if self._state not in _RECONCILING and not self._owes_join:
             return
-        waited_us = until_us - process.disturbed_us
-        commits = process.commits if process.owes_join else None
-        waits = process.calls_back or (
+        waited_us = until_us - self._disturbed_us
+        commits = self._commits if self._owes_join else None
+        waits = self._calls_back or (
             commits is not None and (commits.is_searching or commits.in_flight is not None)
         )
         if waited_us > HALF_WINDOW_US and not waits:
-            self.report(
+            yield (
                 "reconciles-on",
-                f"{host} has been {process.timer.state} for {waited_us // 1_000} ms, and does nothing",
+                f"{self._host} has been {self._state} for {waited_us // 1_000} ms, and does nothing",
             )
 
     # -- the member ---------------------------------------------------------------------------------------
 
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh with a new process."""
-        if what in ("start", "crash"):
-            self._processes[host] = self._new(host)
-        else:
-            self._processes[host].disturbed(now_us)
-            self._processes[host].idle_us = None
-            if what in ("freeze", "thaw"):
-                process = self._processes[host]
-                process.timer.froze()
-                process.thawed_us = now_us
-                if process.commits is not None:
-                    process.commits.froze()
+    def on_member_host(self, what: str, now_us: int) -> None:
+        """Allow time to a process that stands still, or is to end."""
+        self.disturbed(now_us)
+        self._idle_us = None
+        if what in ("freeze", "thaw"):
+            self._stood_still = True
+            self._thawed_us = now_us
+            if self._commits is not None:
+                self._commits.froze()
 
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """Note the state: it decides what may be expected."""
-        process = self._processes[host]
-        process.disturbed(now_us)
-        process.is_classic = isinstance(target, ClassicMemberState)
-        process.owes_join = target == ClassicMemberState.UNJOINED
-        process.pauses = process.pauses and target != JOINING
+        self.disturbed(now_us)
+        self._is_classic = isinstance(target, ClassicMemberState)
+        self._owes_join = target == ClassicMemberState.UNJOINED
+        self._pauses = self._pauses and target != JOINING
         starts = event == ClassicMemberEvent.SYNCED or (target == RECONCILING and source != target)
         may_lack_names = source == "ACKNOWLEDGING"  # it may have asked for them before it acknowledged
-        waits = process.calls_back or process.pauses or (starts and (may_lack_names or not process.in_poll))
-        process.idle_us = now_us if (starts or target in _GIVES_UP) and not waits else None
-        self.report_all(process.timer.moved(event, source, target, now_us))
+        waits = self._calls_back or self._pauses or (starts and (may_lack_names or not self._in_poll))
+        self._idle_us = now_us if (starts or target in _GIVES_UP) and not waits else None
+        self._state = str(target)
+        if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self._interval_ms:
+            return
+        if self._out_since_us is None:
+            yield "poll-timeouts", f"{self._host} leaves for want of polls while its application polls"
+        elif now_us - self._out_since_us < self._interval_ms * _EARLY - 1_000:
+            yield (
+                "poll-timeouts",
+                f"{self._host} leaves {(now_us - self._out_since_us) // 1_000} ms after its last poll, its"
+                f" max.poll.interval.ms is {self._interval_ms}",
+            )
 
-    def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """Check the request: heartbeats stop when polls do."""
-        process = self._processes[host]
+    def takes_request(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """Check that heartbeats stop when the time between polls is over."""
         if type(request) is OffsetCommitRequest:
-            process.idle_us = None
-        else:
-            if type(request) is JoinGroupRequest:
-                process.owes_join = False
-            process.timer.told(request)
-            if process.timer.out_since_us is not None:
-                self.report_all(process.timer.sends(request, now_us))
-        if process.commits is not None:
-            process.commits.sends(request, process.timer.state, now_us)
+            self._idle_us = None
+        elif type(request) is JoinGroupRequest:
+            self._owes_join = False
+            self._interval_ms = request.rebalance_timeout_ms
+        elif type(request) is ConsumerGroupHeartbeatRequest:
+            if request.rebalance_timeout_ms > 0:
+                self._interval_ms = request.rebalance_timeout_ms
+            if request.member_epoch >= 0:
+                yield from self._overdue("sends a heartbeat", now_us)
+        elif type(request) is HeartbeatRequest:
+            yield from self._overdue("sends a heartbeat", now_us)
+        if self._commits is not None:
+            self._commits.sends(request, self._state, now_us)
 
-    def takes_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
-    ) -> None:
+    def takes_response(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """Note that after a failure the coordinator may not be known."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         if isinstance(response, Exception) or code:
-            process = self._processes[host]
-            process.disturbed(now_us)
-            process.owes_join |= isinstance(request, JoinGroupRequest)
+            self.disturbed(now_us)
+            self._owes_join |= isinstance(request, JoinGroupRequest)
             if code not in MENDED:
-                process.reason_us = now_us
+                self.reason_us = now_us
 
     def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """Take in the offsets that were committed."""
-        process = self._processes[host]
         if isinstance(response, Exception) or any(response.errors.values()):
-            process.disturbed(now_us)
-        if process.commits is not None:
-            process.commits.answered(request, response, now_us)
+            self.disturbed(now_us)
+        if self._commits is not None:
+            self._commits.answered(request, response, now_us)
 
-    def on_member_search(self, host: str, now_us: int) -> None:
+    def on_member_search(self, now_us: int) -> None:
         """Note that nothing can be sent."""
-        process = self._processes[host]
-        process.disturbed_us, process.window, process.idle_us = now_us, None, None
-        if process.commits is not None:
-            process.commits.searches(now_us)
+        self._disturbed_us, self._window, self._idle_us = now_us, None, None
+        if self._commits is not None:
+            self._commits.searches(now_us)
 
-    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+    def on_member_lookup(self, request: object, now_us: int) -> None:
         """Note that the member may wait for the names of topics."""
-        self._processes[host].idle_us = None
+        self._idle_us = None
 
-    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+    def lost(self, now_us: int) -> None:
         """Note that the member waits for a response until the request times out: for names of topics, for
         example."""
-        process = self._processes.get(host)
-        if process is not None:  # else it is no member's
-            process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
-
-    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Allow time: of a deleted topic, nothing is committed or read."""
-        for process in self._processes.values():
-            process.disturbed(now_us)
+        self._disturbed_us = now_us + self._world.scenario.network.request_timeout.us
 
     # -- periodic checks ----------------------------------------------------------------------------------
 
-    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Check what is due, since time passes; and take in that a fetch of offsets was refused."""
-        if now_us >= self._look_at_us:
-            self._look(now_us)
-        if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
-            name = self.world.hosts_by_member.get(event.member_id or "")
-            if name is not None and outcome.reply.error_code not in MENDED:
-                self._processes[name].reason_us = now_us
+    def look(self, now_us: int) -> Iterator[Finding]:
+        """Check what is due, since time passes."""
+        yield from self._comes_back(now_us)
+        yield from self._remembers()
+        if self._in_poll and now_us - self._begun_us > HALF_WINDOW_US:
+            yield from self._reconciles(now_us)
+            if now_us - self._raised_us > HALF_WINDOW_US:
+                yield from self._keeps_quiet()
+        window = self._window
+        if window is None:
+            if self._state == _SETTLED and self._owned:
+                self._window = ReadWindow(self._log_ends, self._application.positions, now_us)
+        elif window.is_half_over(now_us):
+            positions = self._application.positions
+            if window.is_first:
+                window.first_half(self._log_ends, positions, polls=self._in_poll)
+                return
+            self._window = None
+            if unread := window.unread(positions, self._world.scenario.application.max_poll_records):
+                yield (
+                    "partitions-read",
+                    f"{self._host} owns {shown_names(unread)}, and its application polls, but is handed none"
+                    f" of the records that came more than {HALF_WINDOW_US // 1_000_000} s ago",
+                )
 
-    def _look(self, now_us: int) -> None:
-        self._look_at_us = now_us + HALF_WINDOW_US
-        for host, process in self._processes.items():
-            if self.world.members[host].status != "running":
-                continue
-            window = process.window
-            self._comes_back(host, process, now_us)
-            self._remembers(host, process)
-            if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
-                self._reconciles(host, process, now_us)
-                if now_us - process.raised_us > HALF_WINDOW_US:
-                    self._keeps_quiet(host)
-            if window is None:
-                if process.timer.state == _SETTLED and process.owned:
-                    positions = self._records.application(host).positions
-                    process.window = ReadWindow(self._ends(process), positions, now_us)
-            elif window.is_half_over(now_us):
-                positions = self._records.application(host).positions
-                if window.is_first:
-                    window.first_half(self._ends(process), positions, polls=process.in_poll)
-                    continue
-                if unread := window.unread(positions, self.world.scenario.application.max_poll_records):
-                    self.report(
-                        "partitions-read",
-                        f"{host} owns {shown_names(unread)}, and its application polls, but is handed none"
-                        f" of the records that came more than {HALF_WINDOW_US // 1_000_000} s ago",
-                    )
-                process.window = None
-
-    def _remembers(self, host: str, process: PolledProcess) -> None:
+    def _remembers(self) -> Iterator[Finding]:
         """Check that the member reports to its application the offsets up to which it has handed records
         over."""
-        delivered = getattr(self.world.members[host].driver, "delivered", None)
+        delivered = getattr(self._world.members[self._host].driver, "delivered", None)
         if delivered is None:  # not known of a driver in another process
             return
-        application, reported = self._records.application(host), delivered()
-        for partition in without(process.owned, application.outlived):
+        application, reported = self._application, delivered()
+        for partition in without(self._owned, application.outlived):
             handed, known = application.positions.get(partition), reported.get(partition)
             if handed is not None and (known is None or known.offset != handed):
-                self.report(
+                yield (
                     "owned-honest",
-                    f"{host} was handed {partition.topic}-{partition.partition} up to {handed}, and its"
+                    f"{self._host} was handed {partition.topic}-{partition.partition} up to {handed}, and its"
                     f" member reports {'nothing' if known is None else known.offset}",
                 )
 
-    def _ends(self, process: PolledProcess) -> dict[TopicPartition, int]:
-        ends = self.world.log_ends
-        return {partition: ends.get(partition, 0) for partition in process.owned}
+    @property
+    def _log_ends(self) -> dict[TopicPartition, int]:
+        ends = self._world.log_ends
+        return {partition: ends.get(partition, 0) for partition in self._owned}
+
+
+class PollConsequences(OfProcesses, process=PolledProcess):
+    """Checks all members of a world whose applications report their polls."""
+
+    world: MembersWorldView
+    processes: OfHosts[PolledProcess]
+
+    def __init__(self, records: Records) -> None:
+        super().__init__()
+        self._records = records
+        self._look_at_us = 0
+
+    def new(self, host: str) -> PolledProcess:
+        """Return a process whose application has not polled."""
+        return PolledProcess(host, self.world, self._records)
+
+    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+        """Check what is due, and the poll."""
+        self._look(now_us)
+        self.report_all(self.processes[host].on_poll(phase, now_us))
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """Note that a member waits for a response."""
+        process = self.processes.get(host)
+        if process is not None:  # else it is no member's
+            process.lost(now_us)
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """Allow time: of a deleted topic, nothing is committed or read."""
+        for process in self.processes.values():
+            process.disturbed(now_us)
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Check what is due, since time passes; and take in that a fetch of offsets was refused."""
+        self._look(now_us)
+        if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
+            name = self.world.hosts_by_member.get(event.member_id or "")
+            if name is not None and outcome.reply.error_code not in MENDED:
+                self.processes[name].reason_us = now_us
+
+    def _look(self, now_us: int) -> None:
+        if now_us >= self._look_at_us:
+            self._look_at_us = now_us + HALF_WINDOW_US
+            for host, process in self.processes.items():
+                if self.world.members[host].status == "running":
+                    self.report_all(process.look(now_us))

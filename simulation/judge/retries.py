@@ -9,7 +9,7 @@ response, or whose connection broke while a commit was in flight (`searches-anew
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.simulation.judge.base import Judge
+from fencepost.simulation.judge.base import Finding, OfProcesses
 from fencepost.simulation.kafka.requests import OffsetsSince
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -46,100 +46,67 @@ _SEARCH: Final = "FindCoordinator"
 class FailedAttempts:
     """One process: the times at which its attempts of each kind failed, since one of them was successful."""
 
-    __slots__ = ("_failures",)
-
-    def __init__(self) -> None:
+    def __init__(self, host: str) -> None:
+        self._host = host
         self._failures: defaultdict[Hashable, deque[int]] = defaultdict(partial(deque, maxlen=_IN_A_ROW))
+        self._asked: list[Request] = []
+        """Requests without a response that were sent since it last looked for the coordinator."""
+        self._misled = ""
+        """What a broker did that is not the coordinator, or is silent, after it got a request; empty if the
+        member has looked for the coordinator since."""
+        self._awaited: OffsetCommitRequest | None = None
+        """The newest commit, until it moves to another state: then it may wait for it no more."""
 
-    def fails(self, kind: Hashable, now_us: int) -> int | None:
-        """Note a failed attempt. Return the duration of the last few, in µs, if they were too fast; else
-        None."""
-        times = self._failures[kind]
-        times.append(now_us)
-        took_us = now_us - times[0]
-        return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
-
-    def succeeds(self, kind: Hashable) -> None:
-        """Note a successful attempt, so there is a coordinator, too."""
-        for each in (kind, _SEARCH):
-            if each in self._failures:
-                self._failures[each].clear()
-
-
-class Retries(Judge):
-    """Checks all members of a world."""
-
-    def __init__(self) -> None:
-        self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
-        self._asked: defaultdict[str, list[Request]] = defaultdict(list)
-        """By host, requests without a response that were sent since it last looked for the coordinator."""
-        self._misled: dict[str, str] = {}
-        """Hosts that have sent a request to a broker which is not the coordinator, or is silent, and have not
-        looked for the coordinator since; with what that broker did."""
-        self._awaited: dict[str, OffsetCommitRequest] = {}
-        """By host, its newest commit, until it moves to another state: then it may wait for it no more."""
-
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh: a new process has no failures."""
-        if what in ("start", "crash"):
-            self._attempts.pop(host, None)
-            self._asked.pop(host, None)
-            self._misled.pop(host, None)
-            self._awaited.pop(host, None)
-
-    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, request: Request, now_us: int) -> Iterator[Finding]:
         """Note a request to a broker that may be the coordinator."""
         if type(request) is OffsetCommitRequest and request.producer_id >= 0:
             return
         if type(request) is LeaveGroupRequest:
             return  # the last request of a member that does not wait for a coordinator
-        self._asked[host].append(request)
+        self._asked.append(request)
         if type(request) is OffsetCommitRequest:
-            self._awaited[host] = request
-        if (why := self._misled.pop(host, None)) is not None:
-            self.report("searches-anew", f"{host} sends {type(request).__name__} to a broker that {why}")
+            self._awaited = request
+        if why := self._misled:
+            self._misled = ""
+            yield "searches-anew", f"{self._host} sends {type(request).__name__} to a broker that {why}"
 
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> None:
         """Note that a member that moves on does not wait for the response to its round any more.
 
         A classic member that leaves ignores its heartbeat, too.
         """
-        self._awaited.pop(host, None)
-        asked = self._asked.get(host)
-        if asked and target is ClassicMemberState.PREPARE_LEAVING:
-            asked.clear()
-        elif asked:
-            asked[:] = [each for each in asked if not isinstance(each, JoinGroupRequest | SyncGroupRequest)]
+        self._awaited = None
+        if target is ClassicMemberState.PREPARE_LEAVING:
+            self._asked.clear()
+        elif self._asked:
+            in_round = JoinGroupRequest | SyncGroupRequest
+            self._asked[:] = [each for each in self._asked if not isinstance(each, in_round)]
 
-    def _answered(
-        self, host: str, request: Request, codes: Iterable[ErrorCode], *, is_silent: bool = False
-    ) -> None:
+    def _answered(self, request: Request, codes: Iterable[ErrorCode], *, is_silent: bool = False) -> None:
         """Note a broker's response; to a request that is older than the last search it means nothing."""
-        asked = self._asked[host]
-        if request in asked:
-            asked.remove(request)
+        if request in self._asked:
+            self._asked.remove(request)
             if not _NOT_HERE.isdisjoint(codes):
-                self._misled[host] = "responded that it is not the coordinator"
+                self._misled = "responded that it is not the coordinator"
             elif is_silent:
-                self._misled[host] = f"did not respond to its last {type(request).__name__}"
+                self._misled = f"did not respond to its last {type(request).__name__}"
 
     def takes_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
-    ) -> None:
+        self, request: Request, response: Response | Exception, now_us: int
+    ) -> Iterator[Finding]:
         """Note that a heartbeat, or a request of a round, was answered or failed.
 
         A leave is the last request of a member that may not wait for a coordinator.
         """
         code = getattr(response, "error_code", ErrorCode.NONE)
         beats = type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch >= JOIN_EPOCH
-        self._answered(host, request, (code,), is_silent=beats and isinstance(response, TransportError))
-        self._ended(
-            host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
-        )
+        self._answered(request, (code,), is_silent=beats and isinstance(response, TransportError))
+        fails = isinstance(response, Exception) or code.retriable
+        return self.ended(type(request).__name__, now_us, fails=fails)
 
     def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
-    ) -> None:
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> Iterator[Finding]:
         """Note that a commit was answered or failed. Producers look for the coordinator themselves."""
         if request.producer_id >= 0:
             return
@@ -148,25 +115,48 @@ class Retries(Judge):
         if isinstance(response, OffsetCommitResponse):
             codes = response.errors.values()
             fails = any(codes) and all(code.retriable for code in codes)
-        cut_off = isinstance(response, Disconnected) and self._awaited.get(host) is request
-        self._answered(host, request, codes if fails else (), is_silent=cut_off)
-        self._ended(host, type(request).__name__, now_us, fails=fails)
+        cut_off = isinstance(response, Disconnected) and self._awaited is request
+        self._answered(request, codes if fails else (), is_silent=cut_off)
+        yield from self.ended(type(request).__name__, now_us, fails=fails)
 
-    def on_member_search(self, host: str, now_us: int) -> None:
+    def on_member_search(self, now_us: int) -> Iterator[Finding]:
         """Note a search. One that finds a coordinator that responds is no failure, and is forgotten then."""
-        self._asked.pop(host, None)
-        self._misled.pop(host, None)
-        self._ended(host, _SEARCH, now_us, fails=True)
+        self._asked.clear()
+        self._misled = ""
+        return self.ended(_SEARCH, now_us, fails=True)
 
-    def on_member_lookup(self, host: str, request: Hashable, now_us: int) -> None:
+    def on_member_lookup(self, request: Hashable, now_us: int) -> Iterator[Finding]:
         """Note that it asks for metadata. A response stays good for a while, so it need not ask again."""
         if isinstance(request, OffsetsSince):  # its time is another one each time
             request = msgspec.structs.replace(request, since_us=0)
-        if (took_us := self._attempts[host].fails(request, now_us)) is not None:
-            self.report(
+        if (took_us := self._fails(request, now_us)) is not None:
+            yield (
                 "retries-back-off",
-                f"{host} has asked {_IN_A_ROW} times within {took_us // 1_000} ms for {request}",
+                f"{self._host} has asked {_IN_A_ROW} times within {took_us // 1_000} ms for {request}",
             )
+
+    def ended(self, kind: str, now_us: int, *, fails: bool) -> Iterator[Finding]:
+        """Note the end of an attempt. After a successful one there is a coordinator, too."""
+        if not fails:
+            for each in {kind, _SEARCH} & self._failures.keys():
+                self._failures[each].clear()
+        elif (took_us := self._fails(kind, now_us)) is not None:
+            yield (
+                "retries-back-off",
+                f"{self._host} has sent {_IN_A_ROW} {kind} in vain within {took_us // 1_000} ms",
+            )
+
+    def _fails(self, kind: Hashable, now_us: int) -> int | None:
+        """Note a failed attempt. Return the duration of the last few, in µs, if they were too fast; else
+        None."""
+        times = self._failures[kind]
+        times.append(now_us)
+        took_us = now_us - times[0]
+        return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
+
+
+class Retries(OfProcesses, process=FailedAttempts):
+    """Checks all members of a world."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Note fetches of offsets: members do not report them; the coordinator has them."""
@@ -174,16 +164,4 @@ class Retries(Judge):
             name = self.world.hosts_by_member.get(event.member_id or "")
             if name is not None:
                 fails = bool(outcome.reply.error_code)
-                self._ended(name, type(event).__name__, now_us, fails=fails)
-
-    def _ended(self, host: str, kind: str, now_us: int, *, fails: bool) -> None:
-        if not fails:
-            if host in self._attempts:
-                self._attempts[host].succeeds(kind)
-            return
-        attempts = self._attempts[host]
-        if (took_us := attempts.fails(kind, now_us)) is not None:
-            self.report(
-                "retries-back-off",
-                f"{host} has sent {_IN_A_ROW} {kind} in vain within {took_us // 1_000} ms",
-            )
+                self.report_all(self.processes[name].ended(type(event).__name__, now_us, fails=fails))

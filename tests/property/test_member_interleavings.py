@@ -131,7 +131,7 @@ class MemberWorld(RuleBasedStateMachine):
     @property
     def confirmed(self) -> frozenset[TopicPartition]:
         """on_assigned ended, and on_revoked or on_lost has not begun."""
-        known = self.callbacks.hosts["m"]
+        known = self.callbacks.processes["m"]
         return known.owned - known.releasing
 
     def take(self, actions: tuple[Action, ...]) -> None:

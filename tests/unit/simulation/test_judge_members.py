@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.judge.members import CallbackBalance, MachineMoves
+from fencepost.simulation.judge.members import Callbacks, Transitions
 from fencepost.simulation.judge.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.judge.requests import Requests, Sender
 from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows
@@ -32,64 +32,51 @@ def partitions(numbers):
     return [TopicPartition("x", int(number)) for number in numbers]
 
 
-@pytest.mark.parametrize(
-    ("moves", "broken"),
-    [
-        ([("subscribed", "UNSUBSCRIBED", "JOINING"), ("target received", "JOINING", "RECONCILING")], []),
-        ([("subscribed", "UNSUBSCRIBED", "STABLE")], ["transitions"]),  # no arrow of the table
-        ([("target received", "STABLE", "RECONCILING")], ["transitions"]),  # it was elsewhere
-    ],
-)
-def test_moves_follow_the_table_and_each_other(moves, broken):
-    machine = MachineMoves()
-    assert [name for move in moves for name in names(machine.move("m", *move))] == broken
+MOVES = """
+follows the table: 0 move subscribed UNSUBSCRIBED JOINING; 0 move target_received JOINING RECONCILING ->
+takes no arrow: 0 move subscribed UNSUBSCRIBED STABLE -> transitions
+was elsewhere: 0 move target_received STABLE RECONCILING -> transitions
+"""
+CALLBACKS = """
+in balance: 0 call assigned begin+end 0 1; 0 call revoked begin+end 0; 0 call assigned begin+end 0;
+    0 call lost begin+end 0 1; 0 host stopped ->
+assigned twice: 0 call assigned begin+end 0 1 | 0 call assigned begin+end 0 -> callbacks-balanced
+revoked without owning: 0 call assigned begin+end 0 1 | 0 call revoked begin+end 2 -> callbacks-balanced
+lost too little: 0 call assigned begin+end 0 1 | 0 call lost begin+end 0 -> callbacks-balanced
+lost too much: 0 call assigned begin+end 0 1 | 0 call lost begin+end 0 1 2 -> callbacks-balanced
+acknowledged inside one: 0 call assigned begin 0 | 0 move pass_finished RECONCILING ACKNOWLEDGING
+    -> callbacks-balanced
+acknowledged after one: 0 call assigned begin+end 0; 0 move pass_finished RECONCILING ACKNOWLEDGING ->
+overlapping: 0 call assigned begin 0 | 0 call assigned begin 1 -> callbacks-balanced
+ended without a begin: 0 call assigned end 0 -> callbacks-balanced
+gone with partitions: 0 call assigned begin+end 0 | 0 host stopped -> callbacks-balanced
+gone with partitions late: 0 move close STABLE PREPARE_LEAVING; 0 call assigned begin+end 0;
+    29 host stopped ->
+records before an assignment: 0 delivered -> records-while-owned
+records in an assignment: 0 call assigned begin 0 | 0 delivered -> records-while-owned
+records after an assignment: 0 call assigned begin+end 0; 0 delivered ->
+records in a revocation: 0 call assigned begin+end 0; 0 call revoked begin 0 | 0 delivered
+    -> records-while-owned
+"""
 
 
 class Balanced(History):
     """The callbacks of one process."""
 
-    def __init__(self) -> None:
-        self.found, self.watch = [], CallbackBalance("m")
-
-    def begin(self, _: int, kind: str, numbers: str = "") -> None:
-        self.found += names(self.watch.begin(kind, frozenset(partitions(numbers))))
-
-    def end(self, _: int, kind: str, numbers: str = "") -> None:
-        self.found += names(self.watch.end(kind, frozenset(partitions(numbers))))
-
-    def run(self, _: int, kind: str, numbers: str = "") -> None:
-        self.begin(0, kind, numbers)
-        self.end(0, kind, numbers)
-
-    def acknowledges(self, _: int) -> None:
-        self.found += names(self.watch.acknowledges())
-
-    def stops(self, _: int) -> None:
-        self.found += names(self.watch.emptied("stopped"))
-
-    def delivers(self, _: int, may: str) -> None:
-        assert self.watch.delivers(P0) is (may == "yes")
+    def delivered(self, at_us: int) -> None:
+        self.judge.on_records_delivered("m", P0, 0, 1, at_us)
 
 
-CALLBACKS = """
-in balance: 0 run assigned 01; 0 run revoked 0; 0 run assigned 0; 0 run lost 01; 0 stops ->
-assigned twice: 0 run assigned 01 | 0 run assigned 0 -> callbacks-balanced
-revoked without owning: 0 run assigned 01 | 0 run revoked 2 -> callbacks-balanced
-lost too little: 0 run assigned 01 | 0 run lost 0 -> callbacks-balanced
-lost too much: 0 run assigned 01 | 0 run lost 012 -> callbacks-balanced
-acknowledged inside one: 0 begin assigned 0 | 0 acknowledges -> callbacks-balanced
-acknowledged after one: 0 begin assigned 0; 0 end assigned 0; 0 acknowledges ->
-overlapping: 0 begin assigned 0 | 0 begin assigned 1 -> callbacks-balanced
-ended without a begin: 0 end assigned 0 -> callbacks-balanced
-gone with partitions: 0 run assigned 0 | 0 stops -> callbacks-balanced
-records in between: 0 delivers no; 0 begin assigned 0; 0 delivers no; 0 end assigned 0; 0 delivers yes;
-    0 begin revoked 0; 0 delivers no ->
-"""
-
-
-@pytest.mark.parametrize(("script", "broken"), rows(CALLBACKS))
-def test_callbacks(script, broken):
-    assert Balanced().play(script) == broken
+@pytest.mark.parametrize(
+    ("judge", "script", "broken"),
+    [
+        pytest.param(judge, *row.values, id=row.id)
+        for judge, table in {Transitions: MOVES, Callbacks: CALLBACKS}.items()
+        for row in rows(table)
+    ],
+)
+def test_moves_and_callbacks(judge, script, broken):
+    assert Balanced(judge()).play(script) == broken
 
 
 # -- requests ----------------------------------------------------------------------------------------------
