@@ -24,7 +24,15 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.simulation.judge.base import NOTHING, Finding, Judge, as_set, joined, shown_names, without
+from fencepost.simulation.judge.base import (
+    NOTHING,
+    Finding,
+    OfProcesses,
+    as_set,
+    joined,
+    shown_names,
+    without,
+)
 from fencepost.simulation.judge.requests import AFTER_FAILURE_US, NEVER, patience_us
 from fencepost.simulation.kernel.observers import MembersWorldView
 
@@ -37,23 +45,9 @@ _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
 class ClassicSender:
     """One member process, and the rules for its next request."""
 
-    __slots__ = (
-        "_at_will",
-        "_topics",
-        "generation",
-        "has_reason",
-        "host",
-        "in_flight",
-        "late_us",
-        "member_id",
-        "owned",
-        "patience_us",
-        "searches",
-        "state",
-    )
-
-    def __init__(self, host: str, interval_ms: int) -> None:
+    def __init__(self, host: str, world: MembersWorldView) -> None:
         self.host = host
+        self._world = world
         self.state: S | None = None
         """None until the process has moved, and for members of another protocol."""
         self.generation = 0
@@ -70,10 +64,20 @@ class ClassicSender:
         self.late_us = NEVER
         self.searches = False
         """True if it looks for the coordinator since its last request, whose response may still come."""
-        self.patience_us = patience_us(interval_ms)
+        self.patience_us = 0
 
-    def moved(self, state: S, now_us: int) -> None:
-        """Note that the member machine is in another state."""
+    def on_member_host(self, what: str, now_us: int) -> None:
+        """Note that the process is to end, or stands still: it has an excuse for its silence."""
+        self.late_us = NEVER
+
+    def on_member_state(self, event: str, source: str, state: str, now_us: int) -> None:
+        """Note that the member machine moved. A member that starts a round may have subscribed to other
+        topics."""
+        if not isinstance(state, S):
+            return
+        if self.state is None:
+            driver = self._world.members[self.host].driver
+            self.patience_us = patience_us(getattr(driver, "heartbeat_interval_ms", 0))
         self.state = state
         if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
             self.generation = 0
@@ -85,13 +89,13 @@ class ClassicSender:
             self.late_us = NEVER
         elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
             self.late_us = now_us + self.patience_us
+        if event == E.REJOIN:
+            self._at_will = not self.has_reason
 
-    def rejoins(self) -> None:
-        """Note that it starts a round. Its application may have subscribed to other topics."""
-        self._at_will = not self.has_reason
-
-    def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
+    def on_callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int) -> None:
         """Note that a callback began or ended. Revoked partitions get their next owner in another round."""
+        if self.state is None:
+            return
         self.has_reason = self.has_reason or kind == "revoked"
         chosen = as_set(tuple(partitions))
         if kind == "assigned" and phase == "begin":
@@ -99,9 +103,13 @@ class ClassicSender:
         elif kind != "assigned" and phase == "end":
             self.owned = without(self.owned, chosen)
 
-    def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
+    def on_member_search(self, now_us: int) -> Iterator[Finding]:
+        """Note a search: the member sends nothing until it has found the coordinator, in a limited time."""
+        if self.state is None:
+            return
         yield from self.silent(now_us)
+        network = self._world.scenario.network
+        timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)
         self.searches = True
         self.late_us = NEVER
         if self.state in _BEATING and self.generation:
@@ -114,8 +122,10 @@ class ClassicSender:
             yield "heartbeats-go-on", f"{self.host} in {self.state}: its heartbeat is {late_ms} ms late"
             self.late_us = NEVER
 
-    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request is sent."""
+    def on_member_request(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """Check a request."""
+        if self.state is None:
+            return
         yield from self.silent(now_us)
         self.searches = False
         if isinstance(request, JoinGroupRequest):
@@ -175,7 +185,7 @@ class ClassicSender:
             yield "classic-joins", f"{self.host} joins again, and nothing happened since it joined last"
         self._at_will = self.has_reason = False
 
-    def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
+    def on_member_response(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """Note that a request was answered or failed."""
         if self.in_flight.get(type(request)) is not request:
             return
@@ -193,68 +203,21 @@ class ClassicSender:
                 self.late_us = now_us + self.patience_us
 
 
-class ClassicMembers(Judge):
+class ClassicMembers(OfProcesses, process=ClassicSender):
     """Checks the requests of all members that speak the classic protocol."""
 
     world: MembersWorldView
 
-    def __init__(self) -> None:
-        self._senders: dict[str, ClassicSender] = {}
-
-    def _sender(self, host: str) -> ClassicSender | None:
-        sender = self._senders.get(host)
-        return None if sender is None or sender.state is None else sender
-
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
-        if what in ("start", "crash"):
-            self._senders.pop(host, None)
-        elif sender := self._senders.get(host):
-            sender.late_us = NEVER
-
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Note the state: it decides what may be sent."""
-        if isinstance(target, S):
-            sender = self._senders.get(host)
-            if sender is None:
-                interval_ms: int = getattr(self.world.members[host].driver, "heartbeat_interval_ms", 0)
-                sender = self._senders[host] = ClassicSender(host, interval_ms)
-            sender.moved(target, now_us)
-            if event == E.REJOIN:
-                sender.rejoins()
-
-    def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
-    ) -> None:
-        """Note the callback: callbacks decide what is owned."""
-        if sender := self._sender(host):
-            sender.callback(str(kind), phase, partitions)
-
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Check a request."""
-        if sender := self._sender(host):
-            self.report_all(sender.sends(request, now_us))
-
-    def on_member_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
-    ) -> None:
-        """Take a response in."""
-        if sender := self._sender(host):
-            sender.receives(request, response, now_us)
-
-    def on_member_search(self, host: str, now_us: int) -> None:
-        """Note a search: while a member looks for the coordinator it cannot send to it."""
-        if sender := self._sender(host):
-            network = self.world.scenario.network
-            timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)
-            self.report_all(sender.search(timeout_us, now_us))
+    def new(self, host: str) -> ClassicSender:
+        """Return a process that has not moved."""
+        return ClassicSender(host, self.world)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Note that a leader may see that topics have changed."""
-        for sender in self._senders.values():
-            sender.has_reason = True
+        for sender in self.processes.values():
+            sender.has_reason = sender.state is not None
 
     def on_end(self, now_us: int) -> None:
         """Check that no member is silent without a reason."""
-        for sender in self._senders.values():
+        for sender in self.processes.values():
             self.report_all(sender.silent(now_us))

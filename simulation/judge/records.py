@@ -29,8 +29,6 @@ class ProcessedProgress:
     """The progress of all applications together in each partition: the offset up to which all is processed
     without a gap."""
 
-    __slots__ = ("frontiers",)
-
     def __init__(self) -> None:
         self.frontiers: dict[TopicPartition, int] = {}
 
@@ -57,8 +55,6 @@ _REMEMBERED = 64
 
 class CommittedHistory:
     """The committed offsets of each partition, with their times: an owner must start at one of them."""
-
-    __slots__ = ("_commits",)
 
     def __init__(self) -> None:
         self._commits: defaultdict[TopicPartition, deque[tuple[int, int]]] = defaultdict(
@@ -90,18 +86,6 @@ class CommittedHistory:
 
 class ProcessedRecords:
     """One member process: the records that it was handed, has processed, and commits."""
-
-    __slots__ = (
-        "attempted",
-        "finished_us",
-        "host",
-        "in_hand",
-        "of_earlier",
-        "outlived",
-        "positions",
-        "processed",
-        "unreachable",
-    )
 
     def __init__(self, host: str) -> None:
         self.host = host

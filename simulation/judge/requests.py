@@ -90,37 +90,6 @@ def patience_us(interval_ms: int) -> int:
 class Sender:
     """One member process, and the rules for its next request."""
 
-    __slots__ = (
-        "_adding",
-        "_assigned",
-        "_epoch",
-        "_joins",
-        "_listed",
-        "_may_hold_instance",
-        "_must_be_full",
-        "_named_of",
-        "_names",
-        "_names_sent",
-        "_owned",
-        "_refused_itself",
-        "_sent_in",
-        "blind_us",
-        "checked",
-        "classic",
-        "compared",
-        "due_us",
-        "early_us",
-        "haste_us",
-        "host",
-        "in_flight",
-        "interval_ms",
-        "last_answer",
-        "late_us",
-        "patience_us",
-        "searches",
-        "state",
-    )
-
     def __init__(self, host: str, names: Mapping[ids.TopicId, str]) -> None:
         self.host = host
         self.classic = False

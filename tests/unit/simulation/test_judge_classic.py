@@ -25,7 +25,7 @@ from fencepost.simulation.judge.classic import (
     check_assignment,
     check_stickiness,
 )
-from fencepost.simulation.judge.classic_members import ClassicMembers, ClassicSender
+from fencepost.simulation.judge.classic_members import ClassicMembers
 from fencepost.simulation.judge.liveness import Liveness, unsettled_classic
 from tests.unit.simulation.member_worlds import History, rows
 
@@ -194,20 +194,23 @@ def join(*words):
 class Sent(History):
     """The requests of one member, which sends a heartbeat every 3 s. A word `=…` is the response."""
 
+    hooks = "on_member_request", "on_member_response"
+
     def __init__(self) -> None:
-        self.found, self.sender = [], ClassicSender("m", 3_000)
+        super().__init__(ClassicMembers())
+        self.world.members["m"].driver = SimpleNamespace(heartbeat_interval_ms=3_000)
         self.play("0 move UNJOINED")
 
-    def move(self, at_us: int, *states: str) -> None:  # type: ignore[override]
+    def move(self, at_us: int, *states: str, event: str = "moved") -> None:  # type: ignore[override]
         for state in states:
-            self.sender.moved(S(state), at_us)
+            self.tell("on_member_state", event, "", S(state), at_us)
 
-    def call(self, _: int, kind: str, phase: str, *numbers: str) -> None:
-        self.sender.callback(kind, phase, [TopicPartition("t", int(number)) for number in numbers])
+    def call(self, at_us: int, kind: str, phase: str, *numbers: str) -> None:
+        chosen = [TopicPartition("t", int(number)) for number in numbers]
+        self.tell("on_callback", kind, phase, chosen, at_us)
 
     def ask(self, at_us: int, request: Any, words: tuple[str, ...]) -> None:
-        self.last = request
-        self.found += names(self.sender.sends(request, at_us))
+        self.send(at_us, request)
         for word in words:
             if word[0] == "=":
                 self.answer(at_us, word[1:])
@@ -220,7 +223,7 @@ class Sent(History):
             response = classic.JoinGroupResponse(error_code=E.MEMBER_ID_REQUIRED, member_id="a")
         else:
             response = classic.HeartbeatResponse(error_code=ErrorCode[text])
-        self.sender.receives(self.last, response, at_us)
+        self.tell("on_member_response", self.sent[""], response, at_us)
 
     def join(self, at_us: int, *words: str) -> None:
         self.ask(at_us, join(*(word for word in words if word[0] != "=")), words)
@@ -233,14 +236,11 @@ class Sent(History):
 
     def rejoin(self, at_us: int, *words: str) -> None:
         """It joins again by itself."""
-        self.sender.rejoins()
+        self.move(at_us, "UNJOINED", event="rejoin")
         self.join(at_us, "id:a", *words)
 
-    def search(self, at_us: int) -> None:
-        self.found += names(self.sender.search(30_000_000, at_us))
-
     def silent(self, at_us: int) -> None:
-        self.found += names(self.sender.silent(at_us))
+        self.judge.on_end(at_us)
 
 
 IN_GENERATION = "0 join =3; 0 move COMPLETING_REBALANCE"
