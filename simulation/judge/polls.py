@@ -285,7 +285,7 @@ class PolledProcess:
 
     @property
     def _application(self) -> ProcessedRecords:
-        return self._records.application(self._host)
+        return self._records.processes[self._host]
 
     def disturbed(self, now_us: int) -> None:
         """Note an event after which commits and records may take a while."""

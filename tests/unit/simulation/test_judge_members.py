@@ -16,7 +16,6 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.judge.members import Callbacks, Transitions
-from fencepost.simulation.judge.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.judge.requests import Requests, Sender
 from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows
 
@@ -309,66 +308,3 @@ def test_a_member_that_has_left_reports_that_it_owns_nothing(event, flagged):
     history.world.members["m"].driver = SimpleNamespace(assignment=(P0,), is_calling_back=False)
     found = history.play(f"0 move {event} PREPARE_LEAVING UNSUBSCRIBED")
     assert found == (["owned-honest"] if flagged else [])
-
-
-# -- records and commits -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("owner", "first", "broken"),
-    [("b", 5, []), ("b", 10, []), ("b", 11, ["[10, 11)"]), ("a", 11, ["[10, 11)"])],
-)
-def test_processing_has_no_gap_whoever_owns(owner, first, broken):
-    progress = ProcessedProgress()
-    assert not names(progress.processed("a", P0, 0, 10))
-    found = list(progress.processed(owner, P0, first, 20))
-    assert names(found) == ["at-least-once"] * len(broken)
-    assert all(gap in message for gap, (_, message) in zip(broken, found, strict=True))
-
-
-def test_a_gap_within_one_ownership_is_flagged():
-    application = ProcessedRecords("a")
-    assert not names(application.delivered(P0, 5, 10))
-    assert names(application.delivered(P0, 11, 12)) == ["at-least-once"]
-    application.assigned([P0])
-    assert not names(application.delivered(P0, 3, 4))
-
-
-@pytest.mark.parametrize(
-    ("offsets", "owned", "known", "broken"),
-    [
-        ({P0: 10}, {P0}, {}, []),
-        ({P0: 11}, {P0}, {}, ["commit-within-processed"]),
-        ({P1: 5}, {P1}, {P1: 5}, []),
-        ({P1: 6}, {P1}, {P1: 5}, ["commit-within-processed"]),
-        ({P0: 10}, set(), {}, ["commit-while-owned"]),
-    ],
-)
-def test_commits_cover_what_was_processed_and_no_more(offsets, owned, known, broken):
-    application = ProcessedRecords("a")
-    application.processed[P0] = 10
-    assert names(application.commits(offsets, owned, known)) == broken
-
-
-def test_a_release_without_a_commit_is_flagged():
-    application = ProcessedRecords("a")
-    application.processed[P0] = 10
-    assert names(application.released([P0, P1])) == ["commit-before-release"]
-    list(application.commits({P0: 10}, {P0}, {}))
-    assert not names(application.released([P0, P1]))
-
-
-def test_what_was_handed_over_before_its_topic_was_deleted_is_no_progress_of_the_next():
-    judge, found = Records(), []
-    judge.report = lambda invariant, message, rule="": found.append(invariant)  # type: ignore[method-assign]
-    judge.on_callback("a", "assigned", "begin", (P0,), 0)
-    judge.on_records_delivered("a", P0, 0, 10, 0)
-    judge.on_records_processed("a", P0, 0, 10, 1)
-    judge.on_records_delivered("a", P0, 10, 20, 2)
-    judge.on_topic(P0.topic, "deleted", 0, 3)
-    judge.on_topic(P0.topic, "created", 2, 4)
-    judge.on_records_processed("a", P0, 10, 20, 5)
-    assert found == []
-    assert not judge.is_processing("a")
-    judge.on_records_processed("b", P0, 5, 6, 6)
-    assert found == ["at-least-once"]

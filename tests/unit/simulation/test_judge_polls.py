@@ -17,7 +17,7 @@ from fencepost.simulation.judge.polls import PollConsequences
 from fencepost.simulation.judge.records import Records
 from fencepost.simulation.judge.retries import Retries
 from fencepost.simulation.kafka.requests import OffsetsSince
-from tests.unit.simulation.member_worlds import CODES, SECOND, History, rows
+from tests.unit.simulation.member_worlds import CODES, History, rows
 
 P0, P1 = (TopicPartition("x", number) for number in range(2))
 
@@ -251,11 +251,11 @@ def test_a_member_that_retries(script, broken):
     assert Retried().play(script) == broken
 
 
-# -- where reading begins ------------------------------------------------------------------------------------
+# -- records and commits -------------------------------------------------------------------------------------
 
 
 class Read(History):
-    """A member of which only its records are judged."""
+    """Members of which only their records are judged; `n` may be one of them, too."""
 
     def __init__(self) -> None:
         super().__init__(Records())
@@ -264,13 +264,65 @@ class Read(History):
         record = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(int(offset), -1, "", 0))
         self.judge.on_coordinator_step("b", DeadlineReached(), Outcome(records=(record,)), at_us)
 
-    def read(self, at_us: int, first: int) -> None:
-        self.judge.on_records_delivered("m", P0, first, first + 1, at_us)
+    def delivered(self, at_us: int, first: str, end: str) -> None:
+        self.judge.on_records_delivered("m", P0, int(first), int(end), at_us)
+
+    def processed(self, at_us: int, first: str, end: str, host: str = "m") -> None:
+        self.judge.on_records_processed(host, P0, int(first), int(end), at_us)
+
+    def topic(self, at_us: int, what: str) -> None:
+        self.judge.on_topic("x", what, 2, at_us)
 
 
-@pytest.mark.parametrize(("first", "broken"), [(7, False), (9, False), (0, True), (5, True)])
-def test_a_new_owner_begins_at_an_offset_that_is_committed(first, broken):
+OWNED = "0 call assigned begin 0; 0 delivered 0 10; 0 processed 0 10"
+COMMITTED = "0 processed 0 9 n; 1 written 5; 2 written 7; 3 call assigned begin 0; 4 written 9"
+RECORDS = {
+    "": """
+was handed some from elsewhere: 0 delivered 5 10 | 0 delivered 11 12 -> at-least-once
+was handed some since it owns it again: 0 delivered 5 10; 0 call assigned begin 0; 0 delivered 0 4 ->
+commits what another one processed: 0 processed 0 5 n; 0 call assigned begin 0; 0 commit 5 ->
+commits what no other one processed: 0 processed 0 5 n; 0 call assigned begin 0; 0 commit 6
+    -> commit-within-processed
+commits without owning: 0 processed 0 10; 0 commit 10 -> commit-while-owned
+""",
+    OWNED: """
+goes back: 0 processed 5 20 n ->
+goes on: 0 processed 10 20 n ->
+leaves a gap after another one: 0 processed 11 20 n -> at-least-once
+leaves a gap: 0 processed 11 20 -> at-least-once
+commits what it processed: 0 commit 10 ->
+commits what it did not process: 0 commit 11 -> commit-within-processed
+releases without a commit: 0 call revoked end 0 1 -> commit-before-release
+releases after a commit: 0 commit 10; 0 call revoked end 0 1 ->
+processes what was deleted: 0 delivered 10 20; 0 topic deleted; 0 topic created; 0 processed 10 20 |
+    0 processed 5 6 n -> at-least-once
+""",
+    COMMITTED: """
+begins at an offset of its time: 5 delivered 9 10 ->
+begins at the offset before its time: 5 delivered 7 8 ->
+begins at no offset: 5 delivered 0 1 -> starts-at-committed
+begins at an offset of long ago: 5 delivered 5 6 -> starts-at-committed
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("before", "script", "broken"),
+    [
+        pytest.param(before, *row.values, id=row.id)
+        for before, table in RECORDS.items()
+        for row in rows(table)
+    ],
+)
+def test_records_and_commits_of_a_member(before, script, broken):
     history = Read()
-    history.play("1 written 5; 2 written 7; 3 call assigned begin 0; 4 written 9")
-    history.read(5 * SECOND, first)
-    assert ("starts-at-committed" in history.found) == broken
+    assert history.play(before) == []
+    assert history.play(script) == broken
+
+
+def test_an_application_does_not_process_what_it_was_handed_of_a_topic_before():
+    history = Read()
+    history.play(
+        "0 call assigned begin 0; 0 delivered 0 10; 0 topic deleted; 0 topic created; 0 processed 0 10"
+    )
+    assert not history.judge.is_processing("m")
