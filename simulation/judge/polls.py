@@ -542,7 +542,7 @@ class PolledProcess:
         if delivered is None:  # not known of a driver in another process
             return
         application, reported = self._application, delivered()
-        for partition in without(self._owned, application.outlived):
+        for partition in sorted(without(self._owned, application.outlived)):
             handed, known = application.positions.get(partition), reported.get(partition)
             if handed is not None and (known is None or known.offset != handed):
                 yield (

@@ -208,7 +208,7 @@ class CountedRecords:
     ) -> None:
         """Take in positions that became part of a transaction."""
         opened = self._open.setdefault(producer_id, {})
-        for partition in taken:
+        for partition in sorted(taken):
             first = self._first.get(host, {}).pop(partition, None)
             end = request.offsets[partition].offset
             if partition in opened:
