@@ -19,7 +19,7 @@ from fencepost.simulation.cli.brokers import Kafka
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
-from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.processes import Condition
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, Profile
 from fencepost.simulation.lab.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
 from fencepost.simulation.pipeline.progress import progress_for

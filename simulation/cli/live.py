@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.report.model import NONE
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from fencepost.simulation.live.follow import Followed, Snapshot
     from fencepost.simulation.live.windows import Window
-    from fencepost.simulation.pipeline.progress import Advance, Progress
+    from fencepost.simulation.pipeline.progress import Advance
 
 OUT: Final = Path("out/live")
 WINDOW_S: Final = 10.0
@@ -71,7 +72,6 @@ def follow_topic(options: FollowOptions, *, master: str, report: Path | None, js
     """
     from fencepost.simulation.brokers.client_config import client_security
     from fencepost.simulation.live.follow import Until, follow
-    from fencepost.simulation.pipeline.progress import progress_for
 
     kafka, topic = options.kafka, options.topic
     assert kafka is not None
@@ -103,7 +103,7 @@ def follow_topic(options: FollowOptions, *, master: str, report: Path | None, js
     return 0
 
 
-class _Afterwards:
+class _Afterwards(Progress):
     """Progress of the work after following. It removes the display first, as both draw on one terminal."""
 
     def __init__(self, progress: Progress, display: contextlib.ExitStack) -> None:

@@ -28,7 +28,7 @@ from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.jobs import run_job
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     NO_WORKER,
@@ -166,7 +166,7 @@ def follow(
         folder = stack.enter_context(LiveFolder(out, following))
         reader = choose_reader(topic)
         _log.info("kafka_reader", reader=reader.name)
-        say = (progress or Silent()).say
+        say = (progress or Progress()).say
         spark = stack.enter_context(spark_session(retrying(master), reader.settings, say=say))
         session = _Session(spark, reader, folder, following, security, window_s=window_s)
         try:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
@@ -32,59 +32,47 @@ _LIBRARIES: Final = {"pyspark": "spark", "pandas": "spark", "aiokafka": "kafka",
 """Libraries that are needed, each with the extra that installs it."""
 
 
-class SourceReader(Protocol):
-    """A reader of a topic from its first record on. All readers have the same columns and the same format of
-    offsets."""
+class SourceReader(NamedTuple):
+    """The reader of a topic from its first record on: Spark's own connector, or our own source without jars.
+
+    Both have the same columns and the same format of offsets.
+    """
+
+    connector: Connector | None = None
 
     @property
     def name(self) -> str:
         """The name for people."""
+        return f"Spark's connector {self.connector.version}" if self.connector else "Python, without jars"
 
     @property
     def settings(self) -> Mapping[str, str]:
         """The settings that the session must be started with."""
+        return {"spark.jars": ",".join(map(str, self.connector.jars))} if self.connector else {}
 
     def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
         """Return the records as a streaming source."""
+        if self.connector:
+            source = "kafka"
+            options = {
+                "kafka.bootstrap.servers": servers,
+                "subscribe": topic,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": str(MOST_RECORDS),
+                **{f"kafka.{name}": value for name, value in security.java().items()},
+            }
+        else:
+            from fencepost.simulation.live.reader import FORMAT, TopicSource
 
-
-class ConnectorReader:
-    """Spark's own connector."""
-
-    def __init__(self, connector: Connector) -> None:
-        self.name = f"Spark's connector {connector.version}"
-        self.settings = {"spark.jars": ",".join(map(str, connector.jars))}
-
-    def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
-        """See `SourceReader.load`."""
-        options = {
-            "kafka.bootstrap.servers": servers,
-            "subscribe": topic,
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": str(MOST_RECORDS),
-            **{f"kafka.{name}": value for name, value in security.java().items()},
-        }
-        return spark.readStream.format("kafka").options(**options).load()
-
-
-class PythonReader:
-    """Our own source, which needs no jars."""
-
-    name = "Python, without jars"
-    settings: Mapping[str, str] = {}
-
-    def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
-        """See `SourceReader.load`."""
-        from fencepost.simulation.live.reader import FORMAT, TopicSource
-
-        spark.dataSource.register(TopicSource)
-        options = {
-            "servers": servers,
-            "topic": topic,
-            "most": str(MOST_RECORDS),
-            "secret": msgspec.json.encode(security).decode(),
-        }
-        return spark.readStream.format(FORMAT).options(**options).load()
+            spark.dataSource.register(TopicSource)
+            source = FORMAT
+            options = {
+                "servers": servers,
+                "topic": topic,
+                "most": str(MOST_RECORDS),
+                "secret": msgspec.json.encode(security).decode(),
+            }
+        return spark.readStream.format(source).options(**options).load()
 
 
 def choose_reader(topic: str) -> SourceReader:
@@ -101,11 +89,9 @@ def choose_reader(topic: str) -> SourceReader:
             )
     from pyspark import SparkContext, __version__
 
-    if topic != GROUP_LOG and SparkContext._active_spark_context is None:
-        connector = find_connector(__version__)
-        if connector is not None:
-            return ConnectorReader(connector)
-    return PythonReader()
+    if topic == GROUP_LOG or SparkContext._active_spark_context is not None:
+        return SourceReader()
+    return SourceReader(find_connector(__version__))
 
 
 FETCH_SECONDS: Final = 60.0

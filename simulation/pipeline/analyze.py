@@ -25,7 +25,7 @@ from fencepost.simulation.pipeline.arguments import check_one_of, hint, path_of
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
 from fencepost.simulation.pipeline.kept_tables import KeptTables
 from fencepost.simulation.pipeline.plan_note import begin_of_plan
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.run_files import FoundViews, found_views
 from fencepost.simulation.pipeline.session import (
     LOCAL,
@@ -119,7 +119,7 @@ def analyze(
     files = find_traces(path)
     if not files.rows:
         raise FencepostError(f"{path}: has no rows to analyse")
-    shown = progress or Silent()
+    shown = progress or Progress()
     wanted = session_settings(files.rows) if is_local(master) else {}
     with contextlib.ExitStack() as stack:
 

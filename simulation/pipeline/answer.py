@@ -19,7 +19,7 @@ from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
 from fencepost.simulation.pipeline.jobs import OutOfTime
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
-from fencepost.simulation.pipeline.progress import Progress, Silent, rough_time
+from fencepost.simulation.pipeline.progress import Progress, rough_time
 from fencepost.simulation.pipeline.question import (
     BEGIN,
     Choice,
@@ -157,7 +157,7 @@ def answer(
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
     began = wall_clock()
-    shown = progress or Silent()
+    shown = progress or Progress()
     check_can_start(master)
     cells: list[CampaignCell] = []
     chosen: dict[str, Choice] = {}

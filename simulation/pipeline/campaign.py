@@ -18,7 +18,7 @@ from fencepost.simulation.pipeline.arguments import path_of
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.jobs import OutOfTime, run_job
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.progress import Progress, Shares, Silent, time_left
+from fencepost.simulation.pipeline.progress import Progress, Shares, time_left
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     SessionWhenNeeded,
@@ -168,7 +168,7 @@ def carry_out(
     from fencepost.simulation.report.render import check_writable
 
     began = wall_clock()
-    shown = progress or Silent()
+    shown = progress or Progress()
     out = path_of("out_dir", out_dir)
     target = out / REPORT if report is None else check_writable(path_of("report", report))
     cells, seeds = spec.cells, spec.seeds

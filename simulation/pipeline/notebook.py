@@ -21,7 +21,7 @@ from fencepost.simulation.pipeline.arguments import (
     scenario_names,
 )
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
-from fencepost.simulation.pipeline.progress import Silent, progress_for
+from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
 from fencepost.simulation.pipeline.spec import (
     SEEDS,
@@ -134,7 +134,7 @@ class Campaign:
             master=self._master,
             out_dir=self.out,
             resume=True,
-            progress=progress_for(lines=True) if progress else Silent(),
+            progress=progress_for(lines=True) if progress else Progress(),
         )
         return self
 

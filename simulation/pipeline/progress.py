@@ -22,8 +22,8 @@ class Advance(Protocol):
         """Count parts; `share` is the finished share of the work, if parts differ."""
 
 
-class Progress(Protocol):
-    """The progress display of long work."""
+class Progress:
+    """The progress display of long work; this one shows nothing."""
 
     def say(self, line: str) -> None:
         """Print a line at once, such as the next step or an estimate of its time."""
@@ -34,21 +34,10 @@ class Progress(Protocol):
         Call the yielded function with the number of newly finished parts. Also call it with 0 from time to
         time, so that long work shows a sign of life.
         """
+        return contextlib.nullcontext(lambda count, share=None, /: None)
 
 
-class Silent:
-    """Shows no progress."""
-
-    def say(self, line: str) -> None:
-        """See `Progress.say`."""
-
-    @contextlib.contextmanager
-    def step(self, name: str, total: int) -> Iterator[Advance]:
-        """See `Progress.step`."""
-        yield lambda count, share=None, /: None
-
-
-class Bars:
+class Bars(Progress):
     """One bar for each step, drawn by rich on `stream`. The bars stay, so that they show the time of each
     step."""
 
@@ -88,7 +77,7 @@ class Bars:
             bars.update(bar, total=done, completed=done, left="")  # there were fewer parts than `total`
 
 
-class ProgressLines:
+class ProgressLines(Progress):
     """Prints a line for each tenth of a step, and at least one every half a minute, for logs that people
     follow."""
 
@@ -200,10 +189,10 @@ def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | No
     """
     target = stream or sys.stderr
     if json and not lines:
-        return Silent()
+        return Progress()
     if target.isatty():
         return Bars(target)
     wanted = os.environ.get("FENCEPOST_PROGRESS") or ("lines" if lines else "none")
     if wanted not in ("lines", "none"):
         raise FencepostError(f"FENCEPOST_PROGRESS={wanted}: expected lines or none")
-    return ProgressLines(target) if wanted == "lines" else Silent()
+    return ProgressLines(target) if wanted == "lines" else Progress()

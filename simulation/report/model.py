@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -15,26 +15,6 @@ from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.trace.schema import Row
 
 Table: TypeAlias = Sequence[Mapping[str, Any]]
-
-
-class RunOutcome(Protocol):
-    """The part of a run's result that the verdict of its page needs."""
-
-    @property
-    def scenario(self) -> str:
-        """The scenario's name."""
-
-    @property
-    def seed(self) -> int:
-        """The seed of the run."""
-
-    @property
-    def converged(self) -> bool:
-        """True if the group settled once faults were over."""
-
-    @property
-    def violations(self) -> Sequence[object]:
-        """The violations of invariants."""
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,7 +17,6 @@ from fencepost.coordinator.reading import visible
 from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.report.model import (
     ReportInput,
-    RunOutcome,
     Table,
     TracedRun,
     as_json,
@@ -67,7 +66,7 @@ def check_writable(path: Path) -> Path:
 
 
 def render_run_report(
-    result: RunOutcome,
+    result: RunResult,
     rows: Sequence[Row],
     path: str | Path,
     *,

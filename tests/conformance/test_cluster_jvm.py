@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.lab.clusters.artifacts import Installation, check_jars
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.processes import Condition
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

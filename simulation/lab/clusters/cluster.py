@@ -9,7 +9,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import msgspec
 
@@ -19,8 +19,7 @@ from fencepost.simulation.lab.clusters.docker import DockerRunner, docker_node_s
 from fencepost.simulation.lab.clusters.jvm import JvmRunner, jvm_nodes
 from fencepost.simulation.lab.clusters.layout import new_id
 from fencepost.simulation.lab.clusters.ports import PortTaken, port_taken
-from fencepost.simulation.lab.clusters.processes import myself
-from fencepost.simulation.lab.clusters.runner import Condition, Runner
+from fencepost.simulation.lab.clusters.processes import Condition, myself
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile, property_texts
 from fencepost.simulation.lab.clusters.state import (
     ClusterState,
@@ -30,6 +29,9 @@ from fencepost.simulation.lab.clusters.state import (
     create,
     left_behind,
 )
+
+Runner: TypeAlias = JvmRunner | DockerRunner
+"""Starts and stops the nodes of one cluster; node ids count from 1."""
 
 NODE_COUNTS = (1, 3)
 START_SECONDS = 90.0

@@ -12,8 +12,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import first_line
 from fencepost.simulation.lab.clusters.compose import compose_file, docker_nodes, service
 from fencepost.simulation.lab.clusters.ports import consecutive, free_ports, require_free
-from fencepost.simulation.lab.clusters.processes import Finished, run_program, telling_line
-from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.processes import Condition, Finished, run_program, telling_line
 from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
 
 COMPOSE_FILE = "docker-compose.yml"

@@ -18,13 +18,13 @@ from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out
 from fencepost.simulation.lab.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
 from fencepost.simulation.lab.clusters.processes import (
+    Condition,
     identify,
     sight_of,
     signal_group,
     start_program,
     telling_line,
 )
-from fencepost.simulation.lab.clusters.runner import Condition
 from fencepost.simulation.lab.clusters.settings import ListenerAddress
 from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
 

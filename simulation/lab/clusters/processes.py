@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import os
 import re
 import signal
@@ -24,6 +25,14 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
     pid: int
     started: str
+
+
+class Condition(enum.StrEnum):
+    """The condition of a node's process."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPED = "stopped"
 
 
 class Sight(NamedTuple):

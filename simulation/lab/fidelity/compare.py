@@ -36,7 +36,7 @@ from fencepost.simulation.lab.fidelity.verdicts import (
     judge,
 )
 from fencepost.simulation.pipeline.analyze import analyze
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.pipeline.whole_files import whole_file
@@ -156,7 +156,7 @@ async def play(
     results: list[ChaosResult] = []
     traces.mkdir(parents=True, exist_ok=True)
     try:
-        with (progress or Silent()).step("on brokers", len(seeds)) as advance:
+        with (progress or Progress()).step("on brokers", len(seeds)) as advance:
             for seed in seeds:
                 with _trace(traces, f"{WORLD}-{seed}") as trace:
                     result = await run_real(
@@ -193,7 +193,7 @@ def compare(
     latencies = Latencies()
     violated: list[Violated] = []
     runs = len(played.plays) * SIMULATIONS
-    with (progress or Silent()).step("simulating", runs) as advance:
+    with (progress or Progress()).step("simulating", runs) as advance:
         for seed, tempo_ in played.plays.items():
             scenario = _simulable(tempo_.scenario, played.config, model)
             for number in range(SIMULATIONS):
@@ -208,7 +208,7 @@ def compare(
                     )
                 violated += _violated(result.violations, run_id)
                 advance(1)
-    with (progress or Silent()).step("comparing", 1) as advance:
+    with (progress or Progress()).step("comparing", 1) as advance:
         measured = read_samples(played.out, master)
         simulated = _of_world(measured, latencies, real=False)
         real = _of_world(measured, played.latencies, real=True)

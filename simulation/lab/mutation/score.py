@@ -26,7 +26,7 @@ from fencepost.simulation.lab.mutation.judge import (
 )
 from fencepost.simulation.mutants.automatic import CORES, AutomaticMutant, all_mutants
 from fencepost.simulation.pipeline.jobs import run_job
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_can_start,
@@ -142,7 +142,7 @@ def judge_all(
 
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
-    shown = progress or Silent()
+    shown = progress or Progress()
     names = list(scenarios) or library_names()
     check_can_start(master)
     with spark_session(master, say=shown.say) as spark:

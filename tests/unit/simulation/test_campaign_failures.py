@@ -14,7 +14,7 @@ from fencepost.simulation.failures.failure import read_failure, replay
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.failed import keep_failures
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.progress import Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.tasks import CampaignCell, cells_of
 from fencepost.simulation.pipeline.traces import run_schema
 
@@ -53,7 +53,7 @@ def test_each_kind_of_failure_is_kept_once(tmp_path: Path) -> None:
     ]
     directory = campaign_of(tmp_path / "out", cells, rows)
     with MUTANTS["sessions-never-end"].apply():
-        stays, comes_not_back = keep_failures(directory, cells, Silent())
+        stays, comes_not_back = keep_failures(directory, cells, Progress())
         assert "progress" in {v.invariant for v in replay(read_failure(stays.small)).violations}
     assert (stays.run_id, stays.invariant) == (cell.run_id(0), "progress")
     assert read_failure(stays.failure).loaded() == cell.scenario
@@ -72,7 +72,7 @@ def test_each_kind_of_failure_is_kept_once(tmp_path: Path) -> None:
 def test_a_healthy_campaign_keeps_nothing(tmp_path: Path) -> None:
     (cell,) = cells = cells_of(["steady"], {})
     directory = campaign_of(tmp_path / "out", cells, [finished(cell, 0)])
-    assert keep_failures(directory, cells, Silent()) == []
+    assert keep_failures(directory, cells, Progress()) == []
     assert not (tmp_path / "out" / "failures").exists()
 
 
@@ -86,7 +86,7 @@ def test_a_scenario_of_any_name_keeps_its_failures_in_its_folder(name: str, tmp_
     row = finished(cells[0], 0, violations=1, invariant="progress")
     directory = campaign_of(tmp_path / "more" / "out", cells, [row])
     with MUTANTS["sessions-never-end"].apply():
-        (kept,) = keep_failures(directory, cells, Silent())
+        (kept,) = keep_failures(directory, cells, Progress())
     written = sorted((tmp_path / "more" / "out" / "failures").iterdir())
     assert written == sorted(Path(each) for each in (kept.failure, kept.small, kept.test))
     assert not any(path.name.startswith(".") for path in written)

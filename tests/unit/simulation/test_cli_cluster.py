@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -19,28 +18,19 @@ from fencepost.simulation.lab.clusters import state
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.processes import sight_of
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
+from tests.unit.simulation.fake_machine import prepare_machine
 
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc"),
 ]
 
-FAKE = Path(__file__).with_name("fake_java.py")
 CLUSTER = (sys.executable, "-W", "always::ResourceWarning", "-m", "fencepost.simulation", "cluster")
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    java = tmp_path / "jdk/bin/java"
-    java.parent.mkdir(parents=True)
-    java.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S -E {shlex.quote(str(FAKE))} "$@"\n')
-    java.chmod(0o755)
-    lib = tmp_path / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib"
-    lib.mkdir(parents=True)
-    (lib / f"kafka_2.13-{KAFKA_VERSION}.jar").touch()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("FAKE_KAFKA", raising=False)
+    prepare_machine(tmp_path, monkeypatch)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "none")
     yield
     if (folder := state.find(state.UP)) is not None:

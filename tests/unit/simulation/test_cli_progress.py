@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.progress import (
     Bars,
+    Progress,
     ProgressLines,
     Shares,
-    Silent,
     progress_for,
     rough_time,
     time_left,
@@ -30,18 +30,18 @@ class Terminal(io.StringIO):
 def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FENCEPOST_PROGRESS", raising=False)
     assert isinstance(progress_for(stream=Terminal()), Bars)
-    assert isinstance(progress_for(stream=io.StringIO()), Silent)
+    assert type(progress_for(stream=io.StringIO())) is Progress
     assert isinstance(progress_for(stream=io.StringIO(), lines=True), ProgressLines)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "lines")
     assert isinstance(progress_for(stream=Terminal()), Bars)
     assert isinstance(progress_for(stream=io.StringIO()), ProgressLines)
     for stream in (Terminal(), io.StringIO()):
-        assert isinstance(progress_for(json=True, stream=stream), Silent)
+        assert type(progress_for(json=True, stream=stream)) is Progress
     monkeypatch.setenv("FENCEPOST_PROGRESS", "lines")
     assert isinstance(progress_for(json=True, lines=True, stream=Terminal()), Bars)
     assert isinstance(progress_for(json=True, lines=True, stream=io.StringIO()), ProgressLines)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "none")
-    assert isinstance(progress_for(json=True, lines=True, stream=io.StringIO()), Silent)
+    assert type(progress_for(json=True, lines=True, stream=io.StringIO())) is Progress
     monkeypatch.setenv("FENCEPOST_PROGRESS", "line")
     with pytest.raises(FencepostError, match="FENCEPOST_PROGRESS=line: expected lines or none"):
         progress_for(stream=io.StringIO())

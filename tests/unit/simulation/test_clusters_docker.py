@@ -12,8 +12,8 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.clusters import docker, state
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
-from fencepost.simulation.lab.clusters.processes import ProcessIdentity
-from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.processes import Condition, ProcessIdentity
+from tests.unit.simulation.fake_machine import script
 
 pytestmark = [
     pytest.mark.real,
@@ -26,11 +26,8 @@ FAKE = Path(__file__).with_name("fake_docker.py")
 @pytest.fixture(autouse=True)
 def containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine with docker; the folder is where its containers live."""
-    program = tmp_path / "bin/docker"
-    program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S {shlex.quote(str(FAKE))} "$@"\n')
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    script(tmp_path / "bin/docker", f'exec {shlex.quote(sys.executable)} -S {shlex.quote(str(FAKE))} "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("FAKE_DOCKER_HOME", str(tmp_path / "containers"))
     monkeypatch.delenv("FAKE_KAFKA", raising=False)

@@ -24,39 +24,21 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.lab.clusters import artifacts, classes, ports, state
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.ports import PortTaken
-from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
-from fencepost.simulation.lab.clusters.runner import Condition
+from fencepost.simulation.lab.clusters.processes import Condition, ProcessIdentity, sight_of
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, property_texts
+from tests.unit.simulation.fake_machine import MAIN_JAR, prepare_machine, script
 
 pytestmark = [
     pytest.mark.real,
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc"),
 ]
 
-FAKE = Path(__file__).with_name("fake_java.py")
-MAIN_JAR = f"kafka_2.13-{KAFKA_VERSION}.jar"
 FETCHED = ("a.jar", "b.jar", MAIN_JAR)
-
-
-def script(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
 
 
 @pytest.fixture(autouse=True)
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine with a Java of its own, and Kafka in its cache."""
-    script(
-        tmp_path / "jdk/bin/java", f'exec {shlex.quote(sys.executable)} -S -E {shlex.quote(str(FAKE))} "$@"'
-    )
-    lib = tmp_path / f"cache/fencepost/kafka-{KAFKA_VERSION}/lib"
-    lib.mkdir(parents=True)
-    (lib / MAIN_JAR).touch()
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("FAKE_KAFKA", raising=False)
-    return tmp_path
+    return prepare_machine(tmp_path, monkeypatch)
 
 
 def left() -> list[str]:
@@ -132,30 +114,29 @@ async def test_an_exception_leaves_nothing(machine: Path) -> None:
 
 
 @pytest.mark.processes
-async def test_a_node_that_ends_is_told_with_its_reason(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("behaviour", "settings", "error", "told"),
+    [
+        ("dies", {}, EnvironmentLacks, r"node 1 ended .*java\.lang\.IllegalStateException: no mood"),
+        ("refuses", {}, EnvironmentLacks, r"node 1 ended .*: org\.ConfigException: Invalid value 3$"),
+        ("silent", {"start_seconds": 0.3}, EnvironmentLacks, "node 1 did not come up within 0 s"),
+        ("stranger", {}, PortTaken, "is taken"),
+        ("unformatted", {}, EnvironmentLacks, "cannot format a folder: .* main: a jar is broken"),
+    ],
+)
+async def test_a_start_that_fails_says_why_and_leaves_nothing(
+    machine: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    behaviour: str,
+    settings: dict[str, Any],
+    error: type[Exception],
+    told: str,
 ) -> None:
-    monkeypatch.setenv("FAKE_KAFKA", "dies")
-    with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*java\.lang\.IllegalStateException: no mood"):
-        await RealCluster().start()
+    monkeypatch.setenv("FAKE_KAFKA", behaviour)
+    with pytest.raises(error, match=told):
+        await RealCluster(**settings).start()
     assert nothing_is_left(machine)
-
-
-@pytest.mark.processes
-async def test_a_node_that_refuses_its_settings_is_told_with_the_exception_and_not_that_there_was_one(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_KAFKA", "refuses")
-    with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*: org\.ConfigException: Invalid value 3$"):
-        await RealCluster().start()
-
-
-@pytest.mark.processes
-async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_KAFKA", "silent")
-    with pytest.raises(EnvironmentLacks, match=r"node 1 did not come up within 0 s"):
-        await RealCluster(start_seconds=0.3).start()
-    assert nothing_is_left(machine)
+    assert list((machine / "cache").rglob(".formatting-*")) == []
 
 
 @pytest.mark.processes
@@ -176,16 +157,6 @@ async def test_the_port_that_was_asked_for_is_not_replaced(
     (port,) = ports.free_ports(1)
     with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is taken"):
         await RealCluster(port=port).start()
-    assert nothing_is_left(machine)
-
-
-@pytest.mark.processes
-async def test_a_broker_with_another_cluster_id_is_not_ours(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FAKE_KAFKA", "stranger")
-    with pytest.raises(PortTaken):
-        await RealCluster().start()
     assert nothing_is_left(machine)
 
 
@@ -518,13 +489,3 @@ async def test_a_maven_that_takes_too_long_is_killed(
     with pytest.raises(EnvironmentLacks, match="did not fetch Kafka"):
         await artifacts.prepare()
     assert processes_of(empty_cache) == []
-
-
-@pytest.mark.processes
-async def test_jars_that_do_not_work_are_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FAKE_KAFKA", "unformatted")
-    with pytest.raises(
-        EnvironmentLacks, match="cannot format a folder: Exception in thread main: a jar is broken"
-    ):
-        await artifacts.prepare()
-    assert list((machine / "cache").rglob(".formatting-*")) == []

@@ -278,16 +278,24 @@ def test_no_more_is_left_out_than_must_be_and_that_evenly() -> None:
     assert len(kept) == 75
 
 
-def test_durations_are_readable() -> None:
-    assert [duration(s) for s in (None, 0, 0.0421, 1.234, 59.94, 119.9, 3723)] == [
-        "\N{EN DASH}",
-        "0 ms",
-        "42 ms",
-        "1.23 s",
-        "59.9 s",
-        "119.9 s",
-        "62 min 3 s",
-    ]
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "\N{EN DASH}"),
+        (0, "0 ms"),
+        (0.0421, "42 ms"),
+        (1.234, "1.23 s"),
+        (59.94, "59.9 s"),
+        (119.9, "119.9 s"),
+        (250.0, "4 min 10 s"),
+        (7_199, "119 min 59 s"),
+        (7_200, "2 h 0 min"),
+        (29_150, "8 h 5 min"),
+        (4_000_000, "1,111 h 6 min"),
+    ],
+)
+def test_durations_are_readable(seconds: float | None, text: str) -> None:
+    assert duration(seconds) == text
 
 
 def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fencepost.simulation.pipeline import analyze as analysis
 from fencepost.simulation.pipeline import kept_tables, run_files
 from fencepost.simulation.pipeline.analyze import Tables, analyze_files
 from fencepost.simulation.pipeline.analyze import analyze as analyze_all
-from fencepost.simulation.pipeline.progress import Silent
+from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.run_files import Source, dealt, found_views, sharing, sources_of
 from fencepost.simulation.pipeline.traces import KEPT, TraceFiles, find_traces, run_schema
 from fencepost.simulation.run import run
@@ -289,12 +289,12 @@ def test_a_damaged_summary_is_named(tmp_path: Path) -> None:
     rest = {each.name: False if each.type == "bool" else 0 for each in run_schema() if each.name not in texts}
     pq.write_table(pa.Table.from_pylist([{**texts, **rest}], schema=run_schema()), path)
     files = TraceFiles((), (str(path),))
-    assert len(analyze_files(pytest.fail, files, Silent()).tables["runs"]) == 1
+    assert len(analyze_files(pytest.fail, files, Progress()).tables["runs"]) == 1
     damaged = bytearray(path.read_bytes())
     damaged[4:40] = bytes(36)
     path.write_bytes(damaged)
     with pytest.raises(FencepostError, match=f"^{path}: not a readable Parquet file"):
-        analyze_files(pytest.fail, files, Silent())
+        analyze_files(pytest.fail, files, Progress())
 
 
 def test_tables_without_room_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from fencepost.simulation.pipeline.answer import (
     Spread,
 )
 from fencepost.simulation.pipeline.question import BEGIN, ask, choices, options, scenario_text
-from fencepost.simulation.report.model import duration
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.scenario import MemberCrash, RollingRestart, Scale
@@ -373,19 +372,6 @@ def test_differences_are_told_with_their_intervals():
     )
     same = difference_in_words("a", "b", differences(answers, "classic/range", "classic/range"), 6)
     assert same[0] == "rebalance, median: no difference that 6 runs can tell."
-
-
-def test_many_seconds_are_hours():
-    assert [duration(each) for each in (None, 0.0123, 3.21, 250.0, 7_199, 7_200, 29_150, 4_000_000)] == [
-        "\N{EN DASH}",
-        "12 ms",
-        "3.21 s",
-        "4 min 10 s",
-        "119 min 59 s",
-        "2 h 0 min",
-        "8 h 5 min",
-        "1,111 h 6 min",
-    ]
 
 
 def test_plans_that_are_compared_tell_of_failed_runs(monkeypatch, capsys, tmp_path: Path):

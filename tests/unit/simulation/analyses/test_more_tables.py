@@ -40,6 +40,15 @@ def test_owners_are_counted_over_time_by_whose_eyes(tables: Tables) -> None:
     assert sum(shares) == pytest.approx(1)
 
 
+def test_owners_of_all_runs_are_added_up(tables: Tables) -> None:
+    found = [
+        (row["owners"], row["seconds"], row["max"])
+        for row in rows(tables, "owners", "three")
+        if row["as_seen_by"] == "members"
+    ]
+    assert found == [(0, 9.0, 6.0), (1, 23.0, 9.0)]
+
+
 def test_where_nothing_lasted_there_is_no_share(tables: Tables) -> None:
     (stay,) = rows(tables, "residency", "eta")
     assert (stay["state"], stay["visits"], stay["seconds"], stay["share"]) == ("JOINING", 1, 0.0, None)
@@ -137,6 +146,7 @@ def test_escalations_last_until_each_client_is_in_error(tables: Tables) -> None:
 
 
 def test_a_fenced_member_takes_some_time_to_be_back(tables: Tables) -> None:
+    assert {row["recovered"] for row in rows(tables, "fencings", "alpha")} == {0}
     (row,) = rows(tables, "fencings", "epsilon")
     assert (row["cause"], row["count"], row["recovered"], row["median"]) == ("session", 1, 1, 5.0)
 
