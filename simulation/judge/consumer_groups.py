@@ -44,7 +44,7 @@ from fencepost.simulation.judge.consumer_model import (
 )
 from fencepost.simulation.judge.sessions import Timeouts
 from fencepost.simulation.judge.step import Holders
-from fencepost.simulation.judge.targets import check_targets, digest_of
+from fencepost.simulation.judge.targets import check_digest, check_targets
 from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
@@ -217,14 +217,9 @@ class ConsumerGroupJudge:
 
         (KAFKA-18916)
         """
-        if image is not self._noticed and (digest := digest_of(group, image)) is not None:
+        if image is not self._noticed:
             self._noticed = image
-            if digest != group.metadata_hash:
-                yield (
-                    "metadata-hash",
-                    f"{group.group_id} at epoch {group.group_epoch} has the digest {group.metadata_hash}"
-                    f" after a heartbeat, its topics have {digest}",
-                )
+            yield from check_digest(group, image)
 
     # -- the group as a whole -------------------------------------------------------------------------------
 
