@@ -24,9 +24,9 @@ from fencepost.simulation.judge.consumer_model import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.coordinator import GroupCoordinator
-    from fencepost.simulation.judge.step import KnownGroup
 
 _BY_MEMBER: Final = frozenset(
     {
@@ -74,7 +74,7 @@ def check_deleted_topics(before: TopicsImage, live: GroupCoordinator) -> Iterato
 
 def expected_commit_error(
     request: OffsetCommitRequest,
-    known: KnownGroup | None,
+    known: ConsumerGroup | None,
     image: TopicsImage,
     *,
     has_offsets: bool = False,
@@ -241,7 +241,7 @@ class CommittedOffsets:
         load, Kafka and ours still know the group without its offsets."""
 
     def check(
-        self, event: StepEvent, outcome: Outcome, known: KnownGroup | None, image: TopicsImage
+        self, event: StepEvent, outcome: Outcome, known: ConsumerGroup | None, image: TopicsImage
     ) -> Iterator[Finding]:
         """Findings of one event; then take its records in."""
         reply = outcome.reply
@@ -254,7 +254,7 @@ class CommittedOffsets:
     def take_all(
         self,
         records: tuple[r.Record, ...],
-        known: KnownGroup | None,
+        known: ConsumerGroup | None,
         image: TopicsImage,
         event: StepEvent | None = None,
     ) -> Iterator[Finding]:
@@ -280,7 +280,7 @@ class CommittedOffsets:
         if request is not None:
             self._on_their_way.pop(id(request), None)
 
-    def _goes(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
+    def _goes(self, record: r.Record, known: ConsumerGroup | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
         assert isinstance(key, r.OffsetCommitKey)
         (partition,) = topic_partitions(key.topic, (key.partition,))
@@ -348,7 +348,7 @@ class CommittedOffsets:
         self,
         request: OffsetCommitRequest,
         reply: OffsetCommitResponse,
-        known: KnownGroup | None,
+        known: ConsumerGroup | None,
         image: TopicsImage,
     ) -> Iterator[Finding]:
         codes = reply.errors
@@ -384,7 +384,7 @@ class CommittedOffsets:
         self,
         request: OffsetFetchRequest,
         reply: OffsetFetchResponse,
-        known: KnownGroup | None,
+        known: ConsumerGroup | None,
         image: TopicsImage,
     ) -> Iterator[Finding]:
         expected = _expected_fetch_error(request, known)
@@ -411,7 +411,7 @@ class CommittedOffsets:
                 )
 
 
-def _expected_fetch_error(request: OffsetFetchRequest, known: KnownGroup | None) -> ErrorCode | None:
+def _expected_fetch_error(request: OffsetFetchRequest, known: ConsumerGroup | None) -> ErrorCode | None:
     if request.member_id is None:
         return NONE if request.member_epoch < 0 else None
     if known is None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.simulation.judge.step import GroupStep, KnownGroup, MemberChange
+    from fencepost.simulation.judge.step import GroupStep, MemberChange
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 SESSION, REBALANCE = GroupTimerKind.SESSION, GroupTimerKind.REBALANCE
@@ -164,7 +164,8 @@ class ConsumerGroupJudge:
             or change.lost
             or got.epoch < was.epoch
             or before is None
-            or stored is not before.assignment_epochs
+            or was.revoking
+            or stored != before.assignment_epochs
         ):
             since = model.held_since({} if before is None else before.assignment_epochs, was, got)
             exact = not (loose or found is None or step.touched.converted)
@@ -268,12 +269,12 @@ def _epochs(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
     due = (
         "a rebalance was requested"
         if requested
-        else model.reason_to_raise(pairs, known.matched, step.matched)
+        else model.reason_to_raise(pairs, step.matched_before, step.matched)
     )
     allowed = (
         due
         or group.metadata_hash != known.metadata_hash
-        or known.matched != step.matched
+        or step.matched_before != step.matched
         or model.is_input_changed(pairs)
     )
     least, most = int(bool(due)), int(bool(allowed))
@@ -485,7 +486,7 @@ def check_soft_state(live: GroupCoordinator, step: GroupStep) -> Iterator[Findin
 
 
 def check_answer(
-    request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: KnownGroup | None
+    request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: ConsumerGroup | None
 ) -> Sequence[Finding]:
     """Return a finding if the request was not accepted, or refused, as it must be."""
     expected, got = model.refusal(request, known), reply.error_code
@@ -500,7 +501,9 @@ def check_answer(
     return (("heartbeat-answers", f"{request.member_id} of {request.group_id}, {stored}, {sent}"),)
 
 
-def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
+def _has_own_reason(
+    request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: ConsumerGroup | None
+) -> bool:
     """Return true if a refusal may have another cause than the epoch and the names."""
     return (
         got in OF_LOG

@@ -19,11 +19,11 @@ from fencepost.coordinator.protocol.outcome import SessionEnded
 from fencepost.coordinator.protocol.regular_expressions import compiled
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
     from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.coordinator.streams.states import StreamsGroupMemberState
-    from fencepost.simulation.judge.step import KnownGroup
     from fencepost.simulation.kernel.observers import StepEvent
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
@@ -34,7 +34,7 @@ NONE = ErrorCode.NONE
 # -- the request is accepted, or refused (KIP-848, ConsumerGroupHeartbeat, Error Handling) ------------------
 
 
-def refusal(request: ConsumerGroupHeartbeatRequest, known: KnownGroup | None) -> ErrorCode | None:
+def refusal(request: ConsumerGroupHeartbeatRequest, known: ConsumerGroup | None) -> ErrorCode | None:
     """Return the error of the response; None if more than epochs and names decide (limits, expressions).
 
     `known` is the group before the request, None if there was no group.
@@ -69,10 +69,10 @@ def is_malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
     return epoch < ids.STATIC_LEAVE_EPOCH or (epoch == ids.STATIC_LEAVE_EPOCH and request.instance_id is None)
 
 
-def _refusal_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGroup) -> ErrorCode | None:
+def _refusal_of_static(request: ConsumerGroupHeartbeatRequest, known: ConsumerGroup) -> ErrorCode | None:
     """KIP-848, Static Membership: an instance id is free while its member is away."""
     assert request.instance_id is not None
-    holder_id = known.instances.get(request.instance_id)
+    holder_id = known.static_members.get(request.instance_id)
     holder = None if holder_id is None else known.members.get(holder_id)
     epoch = request.member_epoch
     if epoch == ids.JOIN_EPOCH:

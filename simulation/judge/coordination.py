@@ -10,6 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
@@ -58,11 +59,10 @@ from fencepost.simulation.judge.journal import (
     check_replays,
     compare_coordinators,
 )
-from fencepost.simulation.judge.step import GroupStep, Touched, Tracker, touched_groups
+from fencepost.simulation.judge.step import GroupStep, Touched, steps_of, touched_groups
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.kernel.observers import FindingReport, WorldView
 
@@ -108,7 +108,8 @@ class _GroupsJudge(Judge):
     def attach(self, world: WorldView, report: FindingReport) -> None:
         """Start with nothing."""
         super().attach(world, report)
-        self._tracker = Tracker()
+        self._shadow = Shadow(world.config)
+        """The groups before an event."""
         self._judges: dict[str, ConsumerGroupJudge] = {}
         self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
 
@@ -121,7 +122,7 @@ class _GroupsJudge(Judge):
     def _overdue(self, now_ms: int, session_ms: Callable[[str], int | None]) -> Iterator[Finding]:
         """Yield findings about members whose time is over."""
         for group_id, judge in self._judges.items():
-            if (known := self._tracker.groups.get(group_id)) is not None:
+            if (known := self._shadow.groups.get(group_id)) is not None:
                 yield from judge.timeouts.overdue(group_id, known.members, session_ms(group_id), now_ms)
 
 
@@ -135,7 +136,6 @@ class Coordination(_GroupsJudge):
         """Start with nothing."""
         super().attach(world, report)
         self._expressions: defaultdict[str, Expressions] = defaultdict(Expressions)
-        self._shadow = Shadow(world.config)
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._verified: dict[MemberId, Outcome] = {}
         """By member, the outcome of its steady heartbeat, which was judged."""
@@ -222,12 +222,11 @@ class Coordination(_GroupsJudge):
         named = touched_groups(outcome.records)
         if type(event) is ConsumerGroupHeartbeatRequest and not failed and event.group_id not in named:
             named[event.group_id] = Touched()
-        before: dict[MemberId, ConsumerGroupMember | None] = {}
-        for step in self._tracker.steps(named, live.groups, live.image, event, outcome, now_ms=now_ms):
+        known = self._shadow.groups
+        for step in steps_of(named, known, live, event, outcome, now_ms=now_ms):
             yield from self._step(live, step)
-            before.update({change.member_id: change.before for change in step.members})
         if outcome.records:
-            yield from self._shadow.follow(live, outcome.records, named, before)
+            yield from self._shadow.follow(live, outcome.records, named)
 
     def _step(self, live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
         """Judge the effects of an event on one group."""
@@ -255,7 +254,7 @@ class Coordination(_GroupsJudge):
         group_id = getattr(event, "group_id", None)
         if group_id is None:
             return self._offsets(live, outcome.records)
-        reply, known = outcome.reply, self._tracker.groups.get(group_id)
+        reply, known = outcome.reply, self._shadow.groups.get(group_id)
         if live.kinds.of(group_id) not in (None, live.consumer):
             # These have rules of their own; their offsets are handled like any other's.
             return self._commits[group_id].take_all(outcome.records, known, live.image, event)
@@ -268,7 +267,7 @@ class Coordination(_GroupsJudge):
     def _offsets(self, live: GroupCoordinator, records: tuple[r.Record, ...]) -> Iterator[Finding]:
         """Take in the records of an event that names no group."""
         for group_id in {record.key.group_id: None for record in records}:
-            known = self._tracker.groups.get(group_id)
+            known = self._shadow.groups.get(group_id)
             yield from self._commits[group_id].take_all(records, known, live.image)
 
     def _replied(
@@ -358,9 +357,7 @@ class Coordination(_GroupsJudge):
             mine = tuple(record for record in records if record.key.group_id == group_id)
             deque(self._commits[group_id].take_all(mine, None, live.image), maxlen=0)
         named = touched_groups(records)
-        for step in self._tracker.steps(
-            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
-        ):
+        for step in steps_of(named, {}, live, event, outcome, now_ms=now_us // 1000):
             if step.group is not None:
                 deque(self._judge(step.group_id).check(step), maxlen=0)
 
@@ -418,18 +415,19 @@ class ObservedCoordination(_GroupsJudge):
             return
         for why in event.refused:
             self.report("journal-replay", why)
-        known, records = self._tracker.groups.get(event.group_id), outcome.records
+        known, records = self._shadow.groups.get(event.group_id), outcome.records
         findings = list(self._commits[event.group_id].take_all(records, known, live.image))
         if not event.unsettled:  # offsets are deleted with their topics
             self.report_all(findings)
         named = touched_groups(records)
-        for step in self._tracker.steps(
-            named, live.groups, live.image, event, outcome, now_ms=now_us // 1000
-        ):
+        groups = self._shadow.groups
+        for step in steps_of(named, groups, live, event, outcome, now_ms=now_us // 1000):
             self.report_all(self._judge(step.group_id).check(step))
             if step.group is None:
                 del self._judges[step.group_id]
         for record in records:
+            if type(record.key) in ConsumerGroup.applied_by:
+                self._shadow.apply(record)
             if isinstance(record.value, r.ConsumerGroupCurrentMemberAssignmentValue):
                 assert isinstance(record.key, r.ConsumerGroupCurrentMemberAssignmentKey)
                 newest = self._standings.setdefault(record.key.member_id, deque(maxlen=_STANDINGS))

@@ -18,7 +18,6 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
 from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.judge.step import Touched
@@ -26,7 +25,6 @@ from fencepost.simulation.judge.step import Touched
 if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.consumer.group import ConsumerGroup
-    from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.kinds import GroupKind
     from fencepost.coordinator.streams.group import StreamsGroup
 
@@ -68,6 +66,11 @@ class Shadow:
         self._catch_up()
         return self._coordinator
 
+    @property
+    def groups(self) -> Mapping[str, ConsumerGroup]:
+        """The consumer groups."""
+        return self._coordinator.groups
+
     def apply(self, record: r.Record) -> None:
         """Apply a record."""
         self._coordinator.replay_one(record)
@@ -82,12 +85,8 @@ class Shadow:
         live: GroupCoordinator,
         batch: tuple[r.Record, ...],
         named: Mapping[str, Touched],
-        before: Mapping[MemberId, ConsumerGroupMember | None],
     ) -> Iterator[Finding]:
-        """Take one batch in, and compare the groups that it touches: `named`, of consumer groups.
-
-        `before` are the members that it names as the live coordinator knew them.
-        """
+        """Take one batch in, and compare the groups that it touches: `named`, of consumer groups."""
         kinds = {type(record.key) for record in batch}
         if kinds == _OFFSETS_ONLY:
             for record in batch:
@@ -100,7 +99,7 @@ class Shadow:
             ours, apply = self._coordinator, self.apply
             for record in batch:
                 has_bytes = type(record.key) in _HAVE_BYTES
-                apply(self._through_bytes(record, before) if has_bytes else record)
+                apply(self._through_bytes(record) if has_bytes else record)
             yield from self._compare_groups(live, named)
             yield from _compare_offsets(live, batch)
             for record in batch:
@@ -114,27 +113,21 @@ class Shadow:
                     )
                     yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
 
-    def _through_bytes(
-        self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
-    ) -> r.Record:
+    def _through_bytes(self, record: r.Record) -> r.Record:
         """Return the record as a journal keeps it.
 
-        A record that only moves an epoch, as most do, has the very sets that were encoded when they were new:
-        the shadow's own replace them. The shadow has lost them if an earlier record replaced the member.
+        A record that only moves an epoch, as most do, has sets that were encoded when they were new: the
+        shadow's own replace them.
         """
         key, value = record.key, record.value
-        if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue:
+        if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue and not value.pending_revocation:
             assert type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
-            known, group = before.get(key.member_id), self._coordinator.groups.get(key.group_id)
+            group = self.groups.get(key.group_id)
             ours = None if group is None else group.members.get(key.member_id)
             if (
-                known is not None
-                and ours is not None
-                and ours.member_epoch == known.member_epoch
-                and value.assigned is known.assigned
-                and value.assignment_epochs is known.assignment_epochs
-                and not value.pending_revocation
-                and not known.pending_revocation
+                ours is not None
+                and value.assigned == ours.assigned
+                and value.assignment_epochs == ours.assignment_epochs
             ):
                 moved = msgspec.structs.replace(
                     value, assigned=ours.assigned, assignment_epochs=ours.assignment_epochs
@@ -144,7 +137,7 @@ class Shadow:
 
     def _compare_groups(self, live: GroupCoordinator, named: Mapping[str, Touched]) -> Iterator[Finding]:
         for group_id, touched in named.items():
-            ours, theirs = self._coordinator.groups.get(group_id), live.groups.get(group_id)
+            ours, theirs = self.groups.get(group_id), live.groups.get(group_id)
             if ours is None or theirs is None:
                 if ours is not theirs:
                     yield (

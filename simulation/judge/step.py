@@ -1,7 +1,7 @@
-"""One event of the coordinator for its judges: each group before it, and the group now.
+"""One event of the coordinator for its judges: each group before it, by a shadow that follows the records,
+and the group now.
 
-Values are immutable, so "before" is a reference that was kept; nothing is copied. Only the groups and members
-that the event's records name are compared.
+Only the groups and members that the event's records name are compared.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.coordinator.coordinator import GroupCoordinator
 
 TargetChange: TypeAlias = tuple[MemberId, Partitions | None, Partitions | None]
 """A member whose target was written, with the target before and after."""
@@ -42,49 +43,8 @@ class MemberChange:
         """The partitions that it has now, whether to be released or not."""
         held_before = held(before)
         self.lost = self.gained = NO_PARTITIONS
-        if held_before is not self.holds:
+        if held_before != self.holds:
             self.lost, self.gained = minus(held_before, self.holds), minus(self.holds, held_before)
-
-
-class KnownGroup:
-    """A group after the previous event."""
-
-    __slots__ = (
-        "assignment_epoch",
-        "assignment_timestamp_ms",
-        "group_epoch",
-        "instances",
-        "matched",
-        "members",
-        "metadata_hash",
-        "targets",
-    )
-
-    def __init__(self) -> None:
-        self.members: dict[MemberId, ConsumerGroupMember] = {}
-        self.targets: dict[MemberId, Partitions] = {}
-        self.instances: dict[str, MemberId] = {}
-        self.matched: Matches = {}
-        self.group_epoch = self.assignment_epoch = self.assignment_timestamp_ms = self.metadata_hash = 0
-
-    def settle(self, step: GroupStep) -> None:
-        """Take the event in, once every judge has seen it."""
-        self.instances = step.instances
-        for change in step.members:
-            if change.after is None:
-                self.members.pop(change.member_id, None)
-            else:
-                self.members[change.member_id] = change.after
-        for member_id, _, target in step.targets:
-            if target is None:
-                self.targets.pop(member_id, None)
-            else:
-                self.targets[member_id] = target
-        if (group := step.group) is not None:
-            self.group_epoch, self.metadata_hash = group.group_epoch, group.metadata_hash
-            self.assignment_epoch = group.assignment_epoch
-            self.assignment_timestamp_ms = group.assignment_timestamp_ms
-            self.matched = step.matched
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):
@@ -92,7 +52,8 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
 
     group_id: str
     group: ConsumerGroup | None
-    known: KnownGroup
+    known: ConsumerGroup
+    """The group before the event; an empty one if there was none."""
     members: tuple[MemberChange, ...]
     targets: tuple[TargetChange, ...]
     touched: Touched
@@ -112,11 +73,14 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
         return self.event.unsettled if isinstance(self.event, RecordsObserved) else frozenset()
 
     @property
+    def matched_before(self) -> Matches:
+        """The topics that expressions matched before the event."""
+        return {text: value.topics for text, value in self.known.resolved.items()}
+
+    @property
     def matched(self) -> Matches:
         """The topics that expressions match after the event, by its records."""
-        if not self.touched.expressions:
-            return self.known.matched
-        found = dict(self.known.matched)
+        found = dict(self.matched_before)
         for text, value in self.touched.expressions.items():
             found.pop(text, None)
             if value is not None:
@@ -126,9 +90,7 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     @property
     def instances(self) -> dict[str, MemberId]:
         """The static members by their instance ids after the event; an id stays with its member."""
-        if not self.touched.described:
-            return self.known.instances
-        found = dict(self.known.instances)
+        found = dict(self.known.static_members)
         for change in self.members:
             old = None if change.before is None else change.before.instance_id
             if old is not None and found.get(old) == change.member_id:
@@ -158,50 +120,36 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
                 yield change.before, change.after
 
 
-class Tracker:
-    """Remembers each group, and finds the changes of an event."""
+def steps_of(
+    named: Mapping[str, Touched],
+    known: Mapping[str, ConsumerGroup],
+    live: GroupCoordinator,
+    event: StepEvent,
+    outcome: Outcome,
+    *,
+    now_ms: int,
+) -> Iterator[GroupStep]:
+    """Yield one step for each group that the outcome's records name, from `known` to the `live` one.
 
-    def __init__(self) -> None:
-        self.groups: dict[str, KnownGroup] = {}
-
-    def steps(
-        self,
-        named: Mapping[str, Touched],
-        groups: Mapping[str, ConsumerGroup],
-        image: TopicsImage,
-        event: StepEvent,
-        outcome: Outcome,
-        *,
-        now_ms: int,
-    ) -> Iterator[GroupStep]:
-        """Yield one step for each group that the outcome's records name; it is settled when the next one is
-        requested.
-
-        `named` is the result of `touched_groups` for these records.
-        """
-        for group_id, touched in named.items():
-            known = self.groups.get(group_id)
-            if known is None:
-                known = self.groups[group_id] = KnownGroup()
-            group = groups.get(group_id)
-            members = {} if group is None else group.members
-            targets = {} if group is None else group.targets
-            step = GroupStep(
-                group_id,
-                group,
-                known,
-                tuple([MemberChange(m, known.members.get(m), members.get(m)) for m in touched.members]),
-                tuple([(m, known.targets.get(m), targets.get(m)) for m in touched.targets]),
-                touched,
-                event,
-                outcome,
-                image,
-                now_ms,
-            )
-            yield step
-            known.settle(step)
-            if group is None:
-                del self.groups[group_id]
+    `named` is the result of `touched_groups` for these records.
+    """
+    for group_id, touched in named.items():
+        before = known.get(group_id) or ConsumerGroup(group_id)
+        group = live.groups.get(group_id)
+        members = {} if group is None else group.members
+        targets = {} if group is None else group.targets
+        yield GroupStep(
+            group_id,
+            group,
+            before,
+            tuple([MemberChange(m, before.members.get(m), members.get(m)) for m in touched.members]),
+            tuple([(m, before.targets.get(m), targets.get(m)) for m in touched.targets]),
+            touched,
+            event,
+            outcome,
+            live.image,
+            now_ms,
+        )
 
 
 class Touched:

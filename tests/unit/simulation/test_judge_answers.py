@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
@@ -31,7 +32,6 @@ from fencepost.simulation.judge.commits import (
 )
 from fencepost.simulation.judge.consumer_groups import check_answer, check_reply
 from fencepost.simulation.judge.consumer_model import refusal
-from fencepost.simulation.judge.step import KnownGroup
 from tests.unit.simulation.judged_steps import ConsumerScene, beat
 
 X = "X" * 22
@@ -40,11 +40,11 @@ X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
 NONE = ErrorCode.NONE
 
 
-def known_group() -> KnownGroup:
+def known_group() -> ConsumerGroup:
     """D: dynamic at epoch 5 after 4, holds x 0 since 3, x 1 since 5. S: static i at 5. T: static j, away."""
-    known = KnownGroup()
+    known = ConsumerGroup("g")
     held = {X: {0: 3, 1: 5}}
-    known.members["D"] = ConsumerGroupMember(
+    known._members["D"] = ConsumerGroupMember(
         member_id="D",
         member_epoch=5,
         previous_member_epoch=4,
@@ -53,13 +53,13 @@ def known_group() -> KnownGroup:
         assigned={X: (0, 1)},
         assignment_epochs=held,
     )
-    known.members["S"] = ConsumerGroupMember(
+    known._members["S"] = ConsumerGroupMember(
         member_id="S", instance_id="i", member_epoch=5, previous_member_epoch=5
     )
-    known.members["T"] = ConsumerGroupMember(
+    known._members["T"] = ConsumerGroupMember(
         member_id="T", instance_id="j", member_epoch=-2, previous_member_epoch=5
     )
-    known.instances.update(i="S", j="T")
+    known._static_members.update(i="S", j="T")
     return known
 
 
@@ -273,7 +273,7 @@ def committing(offset, member_id="D"):
 
 def test_a_member_commits_no_offset_before_its_own():
     known = known_group()
-    known.members["E"] = msgspec.structs.replace(known.members["D"], member_id="E")
+    known._members["E"] = msgspec.structs.replace(known.members["D"], member_id="E")
     commits = CommittedOffsets()
     for request, broken in (
         (committing(7), False),
@@ -302,7 +302,7 @@ def test_commits_without_members():
     unknown = expected_commit_error(commit("D", 1), None, IMAGE, has_offsets=True)
     assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
     assert expected_commit_error(commit("", -1), None, IMAGE, has_offsets=True) == NONE
-    assert expected_commit_error(commit("", -1), KnownGroup(), IMAGE) == NONE
+    assert expected_commit_error(commit("", -1), ConsumerGroup("g"), IMAGE) == NONE
 
 
 @pytest.mark.parametrize(("partition", "broken"), [(X0, True), (TopicPartition("x", 4), False)])
@@ -353,12 +353,12 @@ def test_fetches_are_fenced_by_member_and_epoch(request_, expected):
 
 
 def test_offsets_of_subscribed_topics_do_not_disappear():
-    known = KnownGroup()
-    known.members["D"] = ConsumerGroupMember(member_id="D", subscribed_topic_names=("x",))
+    known = ConsumerGroup("g")
+    known._members["D"] = ConsumerGroupMember(member_id="D", subscribed_topic_names=("x",))
     for group, image, broken in (
         (known, IMAGE, True),
         (known, TopicsImage(), False),
-        (KnownGroup(), IMAGE, False),
+        (ConsumerGroup("g"), IMAGE, False),
     ):
         commits = CommittedOffsets()
         assert not list(commits.take_all((offset_record(7),), group, image))

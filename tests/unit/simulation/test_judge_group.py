@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,7 +16,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, RebalanceRequested
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
 from fencepost.simulation.judge.consumer_groups import ConsumerGroupJudge, check_map
-from fencepost.simulation.judge.step import Tracker, touched_groups
+from fencepost.simulation.judge.step import steps_of, touched_groups
 
 X, Y = "X" * 22, "Y" * 22
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4), Topic(topic_id=Y, name="y", partitions=2)])
@@ -88,7 +91,8 @@ class History:
 
     def __init__(self, image: TopicsImage = IMAGE) -> None:
         self.group = ConsumerGroup("g")
-        self.tracker = Tracker()
+        self.known = ConsumerGroup("g")
+        """The group before a batch."""
         self.image = image
         self.judge = ConsumerGroupJudge("uniform")
         self.found: list[tuple[str, str]] = []
@@ -96,14 +100,20 @@ class History:
     def write(self, *records: r.Record, event: Event | None = None, now_ms: int = 0) -> set[str]:
         """Apply one batch, and return the names of the invariants that it broke."""
         completed = tuple(self._complete(record) for record in records)
-        for record in completed:
-            ConsumerGroup.applied_by[type(record.key)](self.group, record.key, record.value)
-        steps = self.tracker.steps(
-            touched_groups(completed), {"g": self.group}, self.image, event or DeadlineReached(),
+        self._apply(self.group, completed)
+        live: Any = SimpleNamespace(groups={"g": self.group}, image=self.image)
+        steps = steps_of(
+            touched_groups(completed), {"g": self.known}, live, event or DeadlineReached(),
             Outcome(records=completed), now_ms=now_ms,
         )  # fmt: skip
         self.found = [finding for step in steps for finding in self.judge.check(step)]
+        self._apply(self.known, completed)
         return {name for name, _ in self.found}
+
+    @staticmethod
+    def _apply(group: ConsumerGroup, records: tuple[r.Record, ...]) -> None:
+        for record in records:
+            ConsumerGroup.applied_by[type(record.key)](group, record.key, record.value)
 
     def _complete(self, record: r.Record) -> r.Record:
         """Add epochs that are left open: the member's last one, and those since which it has partitions."""

@@ -36,7 +36,7 @@ class Scene:
         outcome = self._runtime.step(event, now_ms)
         records: tuple[Record, ...] = tuple(r for r in outcome.records if type(r.key) is not unseen)
         if records:
-            self.findings += self.shadow.follow(self.live, records, touched_groups(records), {})
+            self.findings += self.shadow.follow(self.live, records, touched_groups(records))
         return outcome.reply
 
     def beat(self, member_id: str, epoch: int, now_ms: int, *, unseen: type | None = None) -> int:
