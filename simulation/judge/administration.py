@@ -121,9 +121,7 @@ class AdministrationChecks:
                 group_state=_state_of(group),
                 group_epoch=group.group_epoch,
                 assignment_epoch=group.assignment_epoch,
-                # In a draw the group may prefer any.
-                assignor_name=assignor_of(group.members.values(), self._default_assignor)
-                or told.get(group_id, ""),
+                assignor_name=assignor_of(group.members.values(), default) or told.get(group_id, ""),
                 members=tuple(
                     _described_member(live, member, group.targets.get(member_id, NO_PARTITIONS))
                     for member_id, member in sorted(group.members.items())
