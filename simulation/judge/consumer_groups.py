@@ -439,18 +439,6 @@ def _derived(step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
             yield "empty-group", f"{group.group_id} has no members, but {left}"
 
 
-def check_map(group: ConsumerGroup) -> Iterator[Finding]:
-    """Compare the whole map of partition epochs with all members; for failovers and the end."""
-    right: dict[TopicId, dict[int, int]] = {}
-    for member in group.members.values():
-        for topic_id, numbers in model.held(member).items():
-            right.setdefault(topic_id, {}).update(dict.fromkeys(numbers, member.member_epoch))
-    stored = group.partition_epochs.as_dict()
-    if stored != right:
-        topics = sorted(t for t in stored.keys() | right.keys() if stored.get(t) != right.get(t))
-        yield "owners-map", f"{group.group_id}: the map of partition epochs differs on {', '.join(topics)}"
-
-
 def check_soft_state(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
     """Check that contacts and timers exist for exactly the members."""
     group_id, soft = step.group_id, live.soft

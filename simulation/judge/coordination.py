@@ -45,7 +45,6 @@ from fencepost.simulation.judge.consumer_groups import (
     ConsumerGroupJudge,
     check_answer,
     check_due,
-    check_map,
     check_new_target,
     check_reply,
     check_soft_state,
@@ -386,9 +385,6 @@ class Coordination(_GroupsJudge):
     ) -> Iterator[Finding]:
         yield from compare_coordinators(self._shadow.coordinator, live, SEEN_SO_FAR)
         yield from check_replays(self._make, self.world.journal, live, versions)
-        for group_id, group in live.groups.items():
-            if group_id in self._judges:
-                yield from check_map(group)
 
 
 _STANDINGS: Final = 16

@@ -44,6 +44,9 @@ class JournalVersion(enum.StrEnum):
 
 _OFFSETS_ONLY: Final = frozenset({r.OffsetCommitKey})
 _OF_OFFSETS: Final = frozenset({r.OffsetCommitKey, r.PendingOffsetCommitKey})
+_VALUES: Final = "group_epoch", "metadata_hash", "assignment_epoch", "assignment_timestamp_ms", "state"
+_COUNTED: Final = "members", "targets", "static_members", "resolved"
+"""Collections whose sizes are compared after every event."""
 _HAVE_BYTES: Final = frozenset(get_args(r.RecordKey))
 """Keys of the records that have an encoding: those of a further kind of groups have no encoding."""
 
@@ -145,19 +148,18 @@ class Shadow:
                         f"{group_id} is {_there(theirs)} live, and {_there(ours)} in its journal",
                     )
                 continue
-            summary, live_summary = _summary(ours), _summary(theirs)
-            if summary != live_summary:
-                for name, one, other in zip(_SUMMARY, summary, live_summary, strict=True):
-                    if one != other:
-                        yield _difference(group_id, name, one, other)
-            for member_id in touched.members:
-                member, live_member = ours.members.get(member_id), theirs.members.get(member_id)
-                if member != live_member:
-                    yield _difference(group_id, member_id, member, live_member)
-            for member_id in touched.targets:
-                target, live_target = ours.targets.get(member_id), theirs.targets.get(member_id)
-                if target != live_target:
-                    yield _difference(group_id, f"the target of {member_id}", target, live_target)
+            values: list[tuple[str, object, object]] = [
+                (name, getattr(ours, name), getattr(theirs, name)) for name in _VALUES
+            ]
+            values += [(name, len(getattr(ours, name)), len(getattr(theirs, name))) for name in _COUNTED]
+            values += [(each, ours.members.get(each), theirs.members.get(each)) for each in touched.members]
+            values += [
+                (f"the target of {each}", ours.targets.get(each), theirs.targets.get(each))
+                for each in touched.targets
+            ]
+            for what, one, other in values:
+                if one != other:
+                    yield _difference(group_id, what, one, other)
 
 
 def _compare_offsets(live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
@@ -188,34 +190,6 @@ def _loaded(make: Callable[[], GroupCoordinator], records: Iterable[r.Record]) -
 
 def _difference(group_id: str, what: str, ours: object, theirs: object) -> Finding:
     return "journal-replay", f"{group_id}: {what} is {theirs} live, and {ours} in its journal"
-
-
-_SUMMARY = (
-    "group_epoch",
-    "metadata_hash",
-    "assignment_epoch",
-    "assignment_timestamp_ms",
-    "state",
-    "members",
-    "targets",
-    "static members",
-    "resolved expressions",
-)
-
-
-def _summary(group: ConsumerGroup) -> tuple[object, ...]:
-    """Return the values that are compared after every event: single values, and sizes of collections."""
-    return (
-        group.group_epoch,
-        group.metadata_hash,
-        group.assignment_epoch,
-        group.assignment_timestamp_ms,
-        group.state,
-        len(group.members),
-        len(group.targets),
-        len(group.static_members),
-        len(group.resolved),
-    )
 
 
 def _compare(kind: GroupKind, group_id: str, one: Any, other: Any, what: str) -> Iterator[Finding]:

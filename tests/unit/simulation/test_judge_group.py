@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, RebalanceRequested
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
-from fencepost.simulation.judge.consumer_groups import ConsumerGroupJudge, check_map
+from fencepost.simulation.judge.consumer_groups import ConsumerGroupJudge
 from fencepost.simulation.judge.step import steps_of, touched_groups
 
 X, Y = "X" * 22, "Y" * 22
@@ -325,13 +325,6 @@ def test_derived_state_that_differs_from_the_members_is_flagged(damage, records,
     history = alone()
     damage(history)
     assert broken in history.write(*records)
-
-
-def test_the_whole_map_is_compared_at_failovers():
-    history = alone()
-    assert not list(check_map(history.group))
-    forget_owners(history)
-    assert [name for name, _ in check_map(history.group)] == ["owners-map"]
 
 
 def test_a_group_is_in_the_state_of_its_epochs_and_members(monkeypatch):
