@@ -176,16 +176,16 @@ async def test_classic_scripts_agree_with_ourselves(broker: Broker) -> None:
     assert verdicts(report)["timer.join"] == verdicts(report)["timer.sync"] == "pass"
 
 
-@pytest.mark.flaky(reruns=5, reruns_delay=3)
 async def test_timers_of_the_two_sides_may_end_at_different_times(
     monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:
     right = Lockstep._now_ms
     monkeypatch.setattr(Lockstep, "_now_ms", lambda self: EPOCH_MS + (right(self) - EPOCH_MS) // 2)
     script = schedule(*scripts.SCRIPTS["classic: time to sync is over"])
-    report = await compare(broker, script)
+    async with asyncio.timeout(100):  # a busy machine may leave open which timer ended first
+        while (report := await compare(broker, script)).unclear:
+            assert report.differences == []
     assert report.differences == []
-    assert report.unclear == 0
     assert verdicts(report)["timer.sync"] == "pass"
 
 
@@ -219,6 +219,7 @@ async def test_random_classic_schedules_agree_with_ourselves(broker: Broker) -> 
     assert verdicts(report)["classic.waits"] == verdicts(report)["classic_join.consumer.NONE"] == "pass"
 
 
+@pytest.mark.long
 async def test_a_request_that_waits_at_one_side_alone_is_a_difference(
     monkeypatch: pytest.MonkeyPatch, broker: Broker
 ) -> None:

@@ -78,6 +78,7 @@ def answers(site: Site, member: str) -> list[tuple[int, ErrorCode]]:
     ]
 
 
+@pytest.mark.long
 async def test_the_response_to_the_leave_may_be_lost_as_well(site: Site) -> None:
     topic = await site.topic(2)
     async with site.consumer("ours", topic, "first"):

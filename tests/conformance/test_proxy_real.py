@@ -178,6 +178,7 @@ async def test_a_lost_answer_that_moves_the_epoch(site, make):
     assert len({request.member_id for request in joins}) == 1
 
 
+@pytest.mark.long
 @BOTH
 async def test_connections_that_break(site, make):
     topic = await site.topic()
@@ -242,6 +243,7 @@ async def test_slow_heartbeats(site, make):
         site.proxy.rules.remove(rule)
 
 
+@pytest.mark.long
 @BOTH
 async def test_a_member_that_is_cut_off_is_fenced_and_comes_back(site, make):
     topic = await site.topic()
@@ -274,6 +276,7 @@ async def test_a_member_that_is_cut_off_is_fenced_and_comes_back(site, make):
         await until(lambda: site.seen.epochs("m1")[-1] > 0)
 
 
+@pytest.mark.long
 @BOTH
 async def test_a_thin_line(site, make):
     topic = await site.topic(1)
@@ -300,7 +303,7 @@ SPOILED = pytest.mark.parametrize(
     [
         pytest.param("ours", Direction.RESPONSE, None, id="answers"),
         # librdkafka does not survive spoiled answers: it ends the process.
-        pytest.param("confluent", Direction.REQUEST, {FETCH}, id="fetches"),
+        pytest.param("confluent", Direction.REQUEST, {FETCH}, id="fetches", marks=pytest.mark.long),
     ],
 )
 

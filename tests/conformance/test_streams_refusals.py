@@ -60,10 +60,11 @@ def take_users_away(kafka: Any) -> None:
     ("protocol", "mechanism"),
     [
         ("consumer", "SCRAM-SHA-256"),
-        pytest.param("streams", "PLAIN", marks=pytest.mark.long),
-        pytest.param("classic", "PLAIN", marks=pytest.mark.long),
+        ("streams", "PLAIN"),
+        ("classic", "PLAIN"),
     ],
 )
+@pytest.mark.long
 async def test_credentials_that_are_revoked(protocol: str, mechanism: str) -> None:
     users = {"alice": "secret"}
     async with EmbeddedKafka(topics={"orders": 1}, users=users, config=QUICK) as kafka:

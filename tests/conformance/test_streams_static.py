@@ -104,6 +104,7 @@ async def test_a_thread_that_replaces_another_one_is_the_same_member(protocol: s
         assert kafka.check() == []
 
 
+@pytest.mark.long
 async def test_a_thread_that_is_removed_leaves_its_number_to_the_next_one(protocol: str) -> None:
     async with EmbeddedKafka(topics={"orders": 4}) as kafka:
         async with app_on(kafka, protocol, Work()) as app:
@@ -165,6 +166,7 @@ async def test_a_static_thread_that_is_fenced_goes_on(protocol: str) -> None:
         assert kafka.check() == []
 
 
+@pytest.mark.long
 async def test_a_thread_frees_the_instance_id_of_the_thread_that_it_replaces(protocol: str) -> None:
     """An error that ends a member keeps it from leaving: the coordinator has it until its session ends."""
     asked: list[BaseException] = []
@@ -183,6 +185,7 @@ async def test_a_thread_frees_the_instance_id_of_the_thread_that_it_replaces(pro
         assert kafka.check() == []
 
 
+@pytest.mark.long
 async def test_of_two_applications_with_the_same_instance_ids_one_ends(protocol: str) -> None:
     """KIP-848 refuses the second one; a classic group fences the first one."""
     async with EmbeddedKafka(topics={"orders": 4}) as kafka:

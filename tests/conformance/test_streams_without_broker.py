@@ -70,6 +70,7 @@ async def _theirs(mortal: World) -> AsyncIterator[Place]:
         await cluster.restart(1)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("protocol", ["streams", "consumer", "classic"])
 async def test_it_is_disconnected_while_process_runs(a_place: Makes, protocol: str) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
@@ -90,7 +91,7 @@ async def test_it_is_disconnected_while_process_runs(a_place: Makes, protocol: s
         assert await app.close(5)
 
 
-@pytest.mark.parametrize("limit_s", [None, 5.0])
+@pytest.mark.parametrize("limit_s", [pytest.param(None, marks=pytest.mark.long), 5.0])
 async def test_it_closes_in_time_with_few_log_lines_and_says_what_is_not_committed(
     a_place: Makes, limit_s: float | None, caplog: pytest.LogCaptureFixture
 ) -> None:
