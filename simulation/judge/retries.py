@@ -52,7 +52,7 @@ class FailedAttempts:
         self._asked: list[Request] = []
         """Requests without a response that were sent since it last looked for the coordinator."""
         self._misled = ""
-        """What a broker did that is not the coordinator, or is silent, after it got a request; empty if the
+        """The last answer or silence of a broker that got a request and is not the coordinator; empty if the
         member has looked for the coordinator since."""
         self._awaited: OffsetCommitRequest | None = None
         """The newest commit, until it moves to another state: then it may wait for it no more."""

@@ -42,7 +42,7 @@ from fencepost.coordinator.protocol.streams_records import StreamsGroupCurrentMe
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.streams.describe import partitions_read
-from fencepost.coordinator.streams.states import StreamsGroupMemberState
+from fencepost.coordinator.streams.states import STREAMS_STATES_BY_CODE
 from fencepost.coordinator.transactions.states import TransactionState
 from fencepost.simulation.kernel.observers import (
     FindingReport,
@@ -229,7 +229,7 @@ class TraceWriter(Observer):
         if value is None:
             self._held.pop(member_id, None)
         elif isinstance(value, StreamsGroupCurrentMemberAssignmentValue):
-            state, epoch = str(StreamsGroupMemberState.of_code(value.state)), value.member_epoch
+            state, epoch = str(STREAMS_STATES_BY_CODE[value.state]), value.member_epoch
             if group is not None:
                 held = self._read(group, value.assigned) + self._read(group, value.pending_revocation)
         else:
