@@ -78,24 +78,14 @@ class KeptRun(msgspec.Struct, Generic[S], kw_only=True):
 
 
 class RunJudgement(NamedTuple):
-    """The findings of the judge."""
+    """The findings of the judge: the fields of a result that it decides."""
 
-    settled: bool
+    converged: bool
     violations: list[Violation]
-    counts: RunCounts
+    heartbeats: int
+    rebalances: int
+    figures: dict[str, float]
     digest: str
-
-
-def outcome_of(judged: RunJudgement) -> dict[str, Any]:
-    """Return the fields of a result that the judge decides."""
-    return {
-        "converged": judged.settled,
-        "violations": judged.violations,
-        "heartbeats": judged.counts.heartbeats,
-        "rebalances": judged.counts.rebalances,
-        "figures": dict(judged.counts.figures),
-        "digest": judged.digest,
-    }
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -177,7 +167,10 @@ def judge(run: AnyRun, observers: Iterable[Observer] = (), trace: TraceSink | No
             " member processed it",
         )
     rows.add(run.ended_us, "", RowKind.RUN_END.value)
-    return RunJudgement(replayed.settled, replayed.violations, counts, rows.digest())
+    figures = dict(counts.figures)
+    return RunJudgement(
+        replayed.settled, replayed.violations, counts.heartbeats, counts.rebalances, figures, rows.digest()
+    )
 
 
 def _world(run: AnyRun, scenario: Scenario, observers: Iterable[Observer], rows: TraceRows) -> ReplayedRun:

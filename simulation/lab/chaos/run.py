@@ -18,7 +18,7 @@ from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
-from fencepost.simulation.lab.chaos.kept import AnyRun, judge, keep, kept, outcome_of
+from fencepost.simulation.lab.chaos.kept import AnyRun, judge, keep, kept
 from fencepost.simulation.lab.chaos.playable import playable
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.stage import RealApplicationStage, RealStage
@@ -94,7 +94,7 @@ async def run_real(
         virtual_seconds=stage.ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - began,
         events=len(stage.happenings),
-        **outcome_of(judged),
+        **judged._asdict(),
         records_sent=len(stage.ledger.acknowledged),
         records_lost=len(stage.missing),
         records_duplicated=stage.ledger.duplicated,
@@ -117,7 +117,7 @@ def run_again(
     :raises FencepostError: if it is no such file.
     """
     run, result = kept(path)
-    return run, msgspec.structs.replace(result, **outcome_of(judge(run, observers, trace)))
+    return run, msgspec.structs.replace(result, **judge(run, observers, trace)._asdict())
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) -> None:

@@ -22,13 +22,11 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory, find_java
 from fencepost.simulation.lab.clusters.classes import classes_file, is_wanted, options, record
 from fencepost.simulation.lab.clusters.layout import META
-from fencepost.simulation.lab.clusters.ports import LOOPBACK
 from fencepost.simulation.lab.clusters.processes import run_program, telling_line
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
     KafkaVersion,
-    ListenerAddress,
-    NodeAddresses,
+    NodeState,
     broker_properties,
     properties_text,
 )
@@ -195,9 +193,7 @@ async def _format(installation: Installation) -> None:
     It holds the level of each feature; a folder without it has no feature that came after Kafka 3.
     """
     with tempfile.TemporaryDirectory(prefix=".formatting-", dir=installation.formatted.parent) as scratch:
-        node = NodeAddresses(
-            1, *(ListenerAddress(LOOPBACK, port, LOOPBACK, port) for port in (9092, 9093, 9094))
-        )
+        node = NodeState.on_loopback(1, (9092, 9093, 9094))
         data = Path(scratch) / "data"
         properties = Path(scratch) / "server.properties"
         properties.write_text(properties_text(broker_properties(node, [node], "stock", str(data))))

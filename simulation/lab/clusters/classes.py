@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out, new_id
-from fencepost.simulation.lab.clusters.ports import LOOPBACK, free_ports
+from fencepost.simulation.lab.clusters.ports import free_ports
 from fencepost.simulation.lab.clusters.processes import start_program
-from fencepost.simulation.lab.clusters.settings import ListenerAddress, NodeAddresses
+from fencepost.simulation.lab.clusters.settings import NodeState
 
 RECORD_SECONDS = 60.0
 RETRY_SECONDS = 3600.0
@@ -55,7 +55,7 @@ async def record(command: Callable[..., Sequence[str]], formatted: Path, classes
     """
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=classes.parent) as scratch:
         home = Path(scratch)
-        node = NodeAddresses(1, *(ListenerAddress(LOOPBACK, port, LOOPBACK, port) for port in free_ports(3)))
+        node = NodeState.on_loopback(1, free_ports(3))
         lay_out(home, formatted, node, [node], cluster_id=new_id(), profile="stock", more={})
         made = home / "classes.jsa"
         java, *words = command("kafka.Kafka", str(home / PROPERTIES))

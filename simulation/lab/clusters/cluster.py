@@ -20,10 +20,15 @@ from fencepost.simulation.lab.clusters.jvm import JvmRunner, jvm_nodes
 from fencepost.simulation.lab.clusters.layout import new_id
 from fencepost.simulation.lab.clusters.ports import PortTaken, port_taken
 from fencepost.simulation.lab.clusters.processes import Condition, myself
-from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile, property_texts
+from fencepost.simulation.lab.clusters.settings import (
+    KAFKA_VERSION,
+    KafkaVersion,
+    NodeState,
+    Profile,
+    property_texts,
+)
 from fencepost.simulation.lab.clusters.state import (
     ClusterState,
-    NodeState,
     RunnerName,
     StateFolder,
     create,

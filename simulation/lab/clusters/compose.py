@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from fencepost.simulation.lab.clusters.ports import LOOPBACK
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
     KafkaVersion,
     ListenerAddress,
-    NodeAddresses,
+    NodeState,
     Profile,
     broker_properties,
 )
@@ -28,14 +29,14 @@ def service(node_id: int) -> str:
     return f"kafka-{node_id}"
 
 
-def docker_nodes(hosts: Sequence[str], ports: Sequence[int]) -> tuple[NodeAddresses, ...]:
+def docker_nodes(hosts: Sequence[str], ports: Sequence[int]) -> tuple[NodeState, ...]:
     """Return nodes in containers of these names, with client listeners on these ports of loopback."""
     return tuple(
-        NodeAddresses(
-            number,
-            ListenerAddress("", _CLIENTS, "127.0.0.1", port),
-            ListenerAddress("", _BROKERS, host, _BROKERS),
-            ListenerAddress("", _CONTROLLER, host, _CONTROLLER),
+        NodeState(
+            node_id=number,
+            clients=ListenerAddress("", _CLIENTS, LOOPBACK, port),
+            brokers=ListenerAddress("", _BROKERS, host, _BROKERS),
+            controller=ListenerAddress("", _CONTROLLER, host, _CONTROLLER),
         )
         for number, (host, port) in enumerate(zip(hosts, ports, strict=True), 1)
     )
@@ -47,7 +48,7 @@ def environment(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def compose_file(
-    nodes: Sequence[NodeAddresses],
+    nodes: Sequence[NodeState],
     profile: Profile,
     cluster_id: str,
     *,
@@ -76,8 +77,8 @@ def repository_services() -> str:
 
 def _kafka(
     name: str,
-    node: NodeAddresses,
-    nodes: Sequence[NodeAddresses],
+    node: NodeState,
+    nodes: Sequence[NodeState],
     profile: Profile,
     cluster_id: str,
     *,

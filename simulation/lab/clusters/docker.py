@@ -13,7 +13,8 @@ from fencepost.simulation.java import first_line
 from fencepost.simulation.lab.clusters.compose import compose_file, docker_nodes, service
 from fencepost.simulation.lab.clusters.ports import consecutive, free_ports, require_free
 from fencepost.simulation.lab.clusters.processes import Condition, Finished, run_program, telling_line
-from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
+from fencepost.simulation.lab.clusters.settings import NodeState
+from fencepost.simulation.lab.clusters.state import StateFolder
 
 COMPOSE_FILE = "docker-compose.yml"
 ASK_SECONDS = 30.0
@@ -34,12 +35,7 @@ def docker_node_states(count: int, port: int | None) -> tuple[NodeState, ...]:
     require_free(chosen)
     ports = chosen or free_ports(count)
     hosts = [service(number) for number in range(1, count + 1)]
-    return tuple(
-        NodeState(
-            node_id=node.node_id, clients=node.clients, brokers=node.brokers, controller=node.controller
-        )
-        for node in docker_nodes(hosts, ports)
-    )
+    return docker_nodes(hosts, ports)
 
 
 class DockerRunner:
@@ -53,9 +49,10 @@ class DockerRunner:
         await self._require(["compose", "version"], "docker has no compose plugin")
         await self._require(["version", "--format", "{{.Server.Version}}"], "docker's daemon does not answer")
         state = self._folder.state
-        nodes = [node.addresses for node in state.nodes]
         self._file.write_text(
-            compose_file(nodes, state.profile, state.cluster_id, kafka=state.kafka, more=state.properties),
+            compose_file(
+                state.nodes, state.profile, state.cluster_id, kafka=state.kafka, more=state.properties
+            ),
             encoding="utf-8",
         )
         await self._compose("pull", "--quiet", seconds=PULL_SECONDS, doing="fetch Kafka's image")

@@ -16,7 +16,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out
-from fencepost.simulation.lab.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
+from fencepost.simulation.lab.clusters.ports import consecutive, free_ports, require_free
 from fencepost.simulation.lab.clusters.processes import (
     Condition,
     identify,
@@ -25,8 +25,8 @@ from fencepost.simulation.lab.clusters.processes import (
     start_program,
     telling_line,
 )
-from fencepost.simulation.lab.clusters.settings import ListenerAddress
-from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
+from fencepost.simulation.lab.clusters.settings import NodeState
+from fencepost.simulation.lab.clusters.state import StateFolder
 
 LOG = "broker.log"
 DISK_BYTES_PER_NODE = 128 << 20
@@ -52,18 +52,9 @@ def jvm_nodes(count: int, port: int | None) -> tuple[NodeState, ...]:
     inner = free_ports(3 * count)
     clients = chosen or inner[2 * count :]
     return tuple(
-        NodeState(
-            node_id=index + 1,
-            clients=_endpoint(clients[index]),
-            brokers=_endpoint(inner[index]),
-            controller=_endpoint(inner[count + index]),
-        )
+        NodeState.on_loopback(index + 1, (clients[index], inner[index], inner[count + index]))
         for index in range(count)
     )
-
-
-def _endpoint(port: int) -> ListenerAddress:
-    return ListenerAddress(LOOPBACK, port, LOOPBACK, port)
 
 
 class JvmRunner:
@@ -95,11 +86,10 @@ class JvmRunner:
         home = self._home(node_id)
         if not (home / "data").exists():
             state = self._folder.state
-            nodes = [node.addresses for node in state.nodes]
             lay_out(
                 home,
                 self._installation.formatted,
-                *(nodes[node_id - 1], nodes),
+                *(state.nodes[node_id - 1], state.nodes),
                 cluster_id=state.cluster_id,
                 profile=state.profile,
                 more=state.properties,

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fencepost.simulation.lab.clusters.settings import (
-    NodeAddresses,
+    NodeState,
     Profile,
     broker_properties,
     properties_text,
@@ -31,8 +31,8 @@ def new_id() -> str:
 def lay_out(
     home: Path,
     formatted: Path,
-    node: NodeAddresses,
-    nodes: Sequence[NodeAddresses],
+    node: NodeState,
+    nodes: Sequence[NodeState],
     *,
     cluster_id: str,
     profile: Profile,

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.lab.clusters.ports import LOOPBACK
+from fencepost.simulation.lab.clusters.processes import ProcessIdentity
 
 KafkaVersion: TypeAlias = Literal["4.3.1", "4.4.0"]
 KAFKA_VERSION: KafkaVersion = "4.3.1"
@@ -37,18 +41,25 @@ class ListenerAddress(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-class NodeAddresses(NamedTuple):
-    """One node and its three listeners."""
+class NodeState(msgspec.Struct, frozen=True, kw_only=True):
+    """One node: its three listeners and, with the JVM runner, its process."""
 
     node_id: int
     clients: ListenerAddress
     brokers: ListenerAddress
     controller: ListenerAddress
+    process: ProcessIdentity | None = None
+
+    @classmethod
+    def on_loopback(cls, node_id: int, ports: Sequence[int]) -> NodeState:
+        """Return a node whose listeners have these three ports of loopback."""
+        clients, brokers, controller = (ListenerAddress(LOOPBACK, port, LOOPBACK, port) for port in ports)
+        return cls(node_id=node_id, clients=clients, brokers=brokers, controller=controller)
 
 
 def broker_properties(
-    node: NodeAddresses,
-    nodes: Sequence[NodeAddresses],
+    node: NodeState,
+    nodes: Sequence[NodeState],
     profile: Profile,
     log_dir: str,
     *,
@@ -66,7 +77,7 @@ def broker_properties(
     }
 
 
-def _place(node: NodeAddresses, nodes: Sequence[NodeAddresses], log_dir: str) -> dict[str, str]:
+def _place(node: NodeState, nodes: Sequence[NodeState], log_dir: str) -> dict[str, str]:
     listeners = {"CLIENTS": node.clients, "BROKERS": node.brokers, "CONTROLLER": node.controller}
     return {
         "node.id": str(node.node_id),

@@ -24,8 +24,7 @@ from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_o
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
     KafkaVersion,
-    ListenerAddress,
-    NodeAddresses,
+    NodeState,
     Profile,
 )
 
@@ -36,21 +35,6 @@ UP = "up"
 """The name of the one cluster that `fencepost cluster up` keeps."""
 
 _FORGOTTEN_SECONDS = 3600.0
-
-
-class NodeState(msgspec.Struct, frozen=True, kw_only=True):
-    """One node: its ports on this machine and, with the JVM runner, its process."""
-
-    node_id: int
-    clients: ListenerAddress
-    brokers: ListenerAddress
-    controller: ListenerAddress
-    process: ProcessIdentity | None = None
-
-    @property
-    def addresses(self) -> NodeAddresses:
-        """The addresses from which its properties are made."""
-        return NodeAddresses(self.node_id, self.clients, self.brokers, self.controller)
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):

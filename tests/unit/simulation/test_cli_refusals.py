@@ -53,6 +53,8 @@ simulate --set group.members | expected KEY=VALUE
 simulate --set group.members=many | group.members
 simulate --trace= | --trace: expected a value, got an empty one
 simulate --trace no/such/folder.parquet | --trace no/such/folder.parquet
+simulate --trace empty/below | --trace empty/below: cannot be written
+simulate --trace /dev/null | --trace /dev/null: cannot be written: not a regular file
 simulate --trace out --report ./out | --report out: is also written by --trace, expected another file
 simulate --report '' | --report: expected a value, got an empty one
 simulate --report . | --report .
@@ -75,6 +77,8 @@ states stream-thread --as kafka-3 | expected kafka-4
 states consumer-group --as kafka-4 | it has no other version
 
 campaign steady --out empty/below | --out empty/below: cannot be written
+campaign steady --out empty | --out empty: cannot be written
+campaign steady --out . --report no/such/report.html | --report no/such/report.html: cannot be written
 campaign steady --out new/out --report no/such/report.html | --report no/such/report.html: cannot be written
 campaign steady --seeds 0 | --seeds
 campaign steady --seeds x | --seeds x: expected seeds: 100 (from 0 on), 10..29, or 1,5,9
@@ -113,6 +117,7 @@ serve --topics 'a b:1' | --topics a b:1: topic name 'a b'
 serve --topics a:1,a:2 | twice
 serve --config nope=1 | --config: unknown configuration 'nope'; known are
 serve --config group.consumer.session.timeout.ms | expected KEY=VALUE
+serve --config ' =1' | --config  =1: expected KEY=VALUE
 serve --config group.consumer.session.timeout=1 | group.consumer.session.timeout.ms
 serve --config group.consumer.session.timeout.ms=soon | group.consumer.session.timeout.ms
 serve --config auto.create.topics.enable=ja | --config: auto.create.topics.enable

@@ -13,7 +13,7 @@ from fencepost.simulation.lab.clusters import compose
 from fencepost.simulation.lab.clusters.jvm import jvm_nodes
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
-    NodeAddresses,
+    NodeState,
     Profile,
     broker_properties,
     properties_text,
@@ -24,8 +24,8 @@ ADDRESSES = ("controller.quorum.voters", "listeners", "advertised.listeners", "l
 """What may differ between a process here and a container."""
 
 
-def nodes(count: int) -> list[NodeAddresses]:
-    return [node.addresses for node in jvm_nodes(count, None)]
+def nodes(count: int) -> list[NodeState]:
+    return [*jvm_nodes(count, None)]
 
 
 def properties(count: int, profile: Profile = "fast", node_id: int = 1) -> dict[str, str]:
