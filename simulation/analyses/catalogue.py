@@ -16,20 +16,65 @@ from fencepost.simulation.analyses.declaration import (
     Column,
     Declared,
     Unit,
+    analysis,
     quantiles,
     spread,
 )
 
-REBALANCES: Final = Analysis(
-    name="rebalances",
-    title="Rebalances",
-    summary=(
+_AS_SEEN_BY = Column(
+    "as_seen_by",
+    Unit.TEXT,
+    "The observer: the coordinator; the members that it has not fenced; or all members, including fenced "
+    "ones that have not noticed yet.",
+    "as seen by",
+)
+
+
+_COUNTED = (
+    Column("count", Unit.COUNT, "Number of times."),
+    Column("runs", Unit.COUNT, "Number of runs with it."),
+    Column("example", Unit.RUN, "One of these runs."),
+)
+
+
+NO_MUTANT: Final = "none"
+"""The value of the parameter `mutant` for unchanged code."""
+
+
+def has_mutant(row: Mapping[str, Any]) -> bool:
+    """Return true if a row of a table is about runs with a known bug put back: such runs are meant to break
+    something."""
+    return bool(json.loads(row["parameters"]).get("mutant", NO_MUTANT) != NO_MUTANT)
+
+
+_IN_ORDER: Final = (
+    analysis(
+        "runs",
+        "What was run",
+        "Runs and their results.",
+        Column("runs", Unit.COUNT, "Number of runs."),
+        Column("failed", Unit.COUNT, "Runs that ended with an error. No other table includes them."),
+        Column("violating", Unit.COUNT, "Runs that violated an invariant; null if nothing checked them."),
+        Column("violations", Unit.COUNT, "Number of violations; null if nothing checked them."),
+        Column("unconverged", Unit.COUNT, "Runs that did not settle. Null without a campaign's summaries."),
+        Column("traced", Unit.COUNT, "Runs with a trace. All other tables use only these."),
+        Column(
+            "wall_seconds_mean",
+            Unit.SECONDS,
+            "Mean computing time of a run. Null without a campaign's summaries.",
+        ),
+        Column(
+            "heartbeats",
+            Unit.COUNT,
+            "Heartbeats answered in all runs. Null without a campaign's summaries.",
+        ),
+    ),
+    analysis(
+        "rebalances",
+        "Rebalances",
         "Durations of rebalances, from the first raise of the group epoch until the group is Stable again. "
         "While a group forms, nothing counts as a rebalance: until its first members have joined, or if it"
-        " was not Stable before. If a log does not tell a duration, all figures of durations are null."
-    ),
-    columns=(
-        *CELL,
+        " was not Stable before. If a log does not tell a duration, all figures of durations are null.",
         *spread(Unit.SECONDS, "rebalances that ended"),
         Column(
             "formed_median",
@@ -41,35 +86,30 @@ REBALANCES: Final = Analysis(
         Column("unfinished", Unit.COUNT, "Rebalances that the trace cuts off. No other column has them."),
         Column("curve", Unit.CURVE, "The whole distribution."),
     ),
-)
-
-LONGEST_REBALANCES: Final = Analysis(
-    name="longest_rebalances",
-    title="Longest rebalances",
-    summary="The ten longest rebalances.",
-    columns=(
-        Column("run_id", Unit.RUN, "The run."),
-        *CELL,
-        Column("begin_s", Unit.SECONDS, "Its start, since the start of the run."),
-        Column("begin_at", Unit.TEXT, "Its start by the clock, in UTC; null if time is virtual.", "at"),
-        Column("seconds", Unit.SECONDS, "Its duration; null if a log does not tell it."),
-        Column(
-            "cause", Unit.TEXT, "The first cause of an epoch raise: a kind of heartbeat, a timeout, topics."
+    Analysis(
+        name="longest_rebalances",
+        title="Longest rebalances",
+        summary="The ten longest rebalances.",
+        columns=(
+            Column("run_id", Unit.RUN, "The run."),
+            *CELL,
+            Column("begin_s", Unit.SECONDS, "Its start, since the start of the run."),
+            Column("begin_at", Unit.TEXT, "Its start by the clock, in UTC; null if time is virtual.", "at"),
+            Column("seconds", Unit.SECONDS, "Its duration; null if a log does not tell it."),
+            Column(
+                "cause",
+                Unit.TEXT,
+                "The first cause of an epoch raise: a kind of heartbeat, a timeout, topics.",
+            ),
+            Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
+            Column("heartbeats", Unit.COUNT, "Heartbeats answered in it; null if the trace has none."),
         ),
-        Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
-        Column("heartbeats", Unit.COUNT, "Heartbeats answered in it; null if the trace has none."),
     ),
-)
-
-HEARTBEATS: Final = Analysis(
-    name="heartbeats",
-    title="Heartbeats a rebalance",
-    summary=(
+    analysis(
+        "heartbeats",
+        "Heartbeats a rebalance",
         "Heartbeats that the coordinator answered during each rebalance that ended, and "
-        "the bytes of these requests and responses."
-    ),
-    columns=(
-        *CELL,
+        "the bytes of these requests and responses.",
         Column("rebalances", Unit.COUNT, "Number of rebalances that ended."),
         Column("mean", Unit.NUMBER, "Mean number of heartbeats in one rebalance."),
         *quantiles(Unit.NUMBER)[:-1],
@@ -77,17 +117,10 @@ HEARTBEATS: Final = Analysis(
         Column("bytes_mean", Unit.BYTES, "Mean number of bytes in one rebalance."),
         *quantiles(Unit.BYTES, "bytes"),
     ),
-)
-
-
-DOWNTIME: Final = Analysis(
-    name="downtime",
-    title="Partition downtime",
-    summary=(
-        "Times in which no member could read a partition: from one owner's stop until another may read."
-    ),
-    columns=(
-        *CELL,
+    analysis(
+        "downtime",
+        "Partition downtime",
+        "Times in which no member could read a partition: from one owner's stop until another may read.",
         Column(
             "cause",
             Unit.TEXT,
@@ -107,35 +140,18 @@ DOWNTIME: Final = Analysis(
         ),
         Column("curve", Unit.CURVE, "The whole distribution."),
     ),
-)
-
-INITIAL_ASSIGNMENT: Final = Analysis(
-    name="initial_assignment",
-    title="First assignment",
-    summary=(
-        "Times until partitions got their first owner, since the run's start or the partition's creation."
+    analysis(
+        "initial_assignment",
+        "First assignment",
+        "Times until partitions got their first owner, since the run's start or the partition's creation.",
+        *spread(Unit.SECONDS, "partitions that got an owner"),
     ),
-    columns=(*CELL, *spread(Unit.SECONDS, "partitions that got an owner")),
-)
-
-_AS_SEEN_BY = Column(
-    "as_seen_by",
-    Unit.TEXT,
-    "The observer: the coordinator; the members that it has not fenced; or all members, including fenced "
-    "ones that have not noticed yet.",
-    "as seen by",
-)
-
-OWNERS: Final = Analysis(
-    name="owners",
-    title="Owners over time",
-    summary=(
+    analysis(
+        "owners",
+        "Owners over time",
         "Time that partitions had no owner, one, or several, after their first one. A member that releases a "
         "partition owns it until its callback ends. The coordinator's view exists for consumer groups and "
-        "single active consumers."
-    ),
-    columns=(
-        *CELL,
+        "single active consumers.",
         _AS_SEEN_BY,
         Column(
             "owners",
@@ -148,17 +164,30 @@ OWNERS: Final = Analysis(
         Column("share", Unit.SHARE, "Share of the total time."),
         Column("max", Unit.SECONDS, "The longest time without a change.", "longest"),
     ),
-)
-
-MOVED_PARTITIONS: Final = Analysis(
-    name="moved_partitions",
-    title="Moved partitions",
-    summary=(
-        "Partitions that each ended rebalance moved from one host to another, compared with the smallest "
-        "number that leaves each member with as many as it had afterwards."
+    analysis(
+        "two_owners",
+        "Two owners at once",
+        "Partitions that two members held at the same time, neither of them fenced. A member holds a "
+        "partition until its callback for releasing it has ended. This must never happen, except in the "
+        "windows that RabbitMQ's protocol of single active consumers allows.",
+        Column(
+            "sac_window",
+            Unit.TEXT,
+            "The cause of the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
+            "or closed, if the client had not noticed that its connection was closed. Null outside windows: "
+            "the count must be 0 there, except in classic groups with static members. Kafka keeps such a "
+            "member in its group when it misses a round, and may give its partitions to others before it "
+            "learns of that.",
+            "window",
+        ),
+        Column("count", Unit.COUNT, "Number of times."),
+        Column("seconds", Unit.SECONDS, "Total time.", "time"),
     ),
-    columns=(
-        *CELL,
+    analysis(
+        "moved_partitions",
+        "Moved partitions",
+        "Partitions that each ended rebalance moved from one host to another, compared with the smallest "
+        "number that leaves each member with as many as it had afterwards.",
         *spread(Unit.NUMBER, "rebalances that ended"),
         Column("moved", Unit.COUNT, "Partitions that moved in all of them."),
         Column("least", Unit.COUNT, "The smallest number that had to move."),
@@ -175,19 +204,13 @@ MOVED_PARTITIONS: Final = Analysis(
             "moved per run",
         ),
     ),
-)
-
-RECOVERIES: Final = Analysis(
-    name="recoveries",
-    title="Lag and duplicates after a handover",
-    summary=(
+    analysis(
+        "recoveries",
+        "Lag and duplicates after a handover",
         "The records that owners had to catch up with, and those that were processed again, for each time "
         "that a partition was assigned to a member that then processed records of it. Lag is the records "
         "that waited, including those of the first batch. Times are from the handover until a batch left no "
-        "more records than it had."
-    ),
-    columns=(
-        *CELL,
+        "more records than it had.",
         Column(
             "cause",
             Unit.TEXT,
@@ -201,17 +224,11 @@ RECOVERIES: Final = Analysis(
         Column("again_max", Unit.COUNT, "The largest number after one handover.", "again, most"),
         Column("run_again_mean", Unit.NUMBER, "The mean over all runs. Causes add up.", "again per run"),
     ),
-)
-
-SAC_GAPS: Final = Analysis(
-    name="sac_gaps",
-    title="Gaps of single active consumers",
-    summary=(
+    analysis(
+        "sac_gaps",
+        "Gaps of single active consumers",
         "Times in which no active consumer read a partition, between one and the next. A "
-        "consumer that steps down reads nothing."
-    ),
-    columns=(
-        *CELL,
+        "consumer that steps down reads nothing.",
         _AS_SEEN_BY,
         *spread(Unit.SECONDS, "gaps"),
         Column(
@@ -222,40 +239,22 @@ SAC_GAPS: Final = Analysis(
         ),
         Column("unfinished", Unit.COUNT, "Gaps that the trace cuts off. The time per run includes them."),
     ),
-)
-
-TWO_OWNERS: Final = Analysis(
-    name="two_owners",
-    title="Two owners at once",
-    summary=(
-        "Partitions that two members held at the same time, neither of them fenced. A member holds a "
-        "partition until its callback for releasing it has ended. This must never happen, except in the "
-        "windows that RabbitMQ's protocol of single active consumers allows."
+    analysis(
+        "residency",
+        "Time in each state",
+        "Time that members spent in each state. A crash and the end of the run end a state.",
+        Column("state", Unit.TEXT, "The state."),
+        Column("visits", Unit.COUNT, "Number of times that it was entered.", "times entered"),
+        Column("seconds", Unit.SECONDS, "Total time of all members in it.", "time"),
+        Column("share", Unit.SHARE, "Share of the total time; null if the total is 0."),
+        Column("mean", Unit.SECONDS, "Mean duration of a stay."),
+        Column("max", Unit.SECONDS, "The longest stay.", "longest"),
     ),
-    columns=(
-        *CELL,
-        Column(
-            "sac_window",
-            Unit.TEXT,
-            "The cause of the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
-            "or closed, if the client had not noticed that its connection was closed. Null outside windows: "
-            "the count must be 0 there, except in classic groups with static members. Kafka keeps such a "
-            "member in its group when it misses a round, and may give its partitions to others before it "
-            "learns of that.",
-            "window",
-        ),
-        Column("count", Unit.COUNT, "Number of times."),
-        Column("seconds", Unit.SECONDS, "Total time.", "time"),
-    ),
-)
-
-
-TRANSITIONS: Final = Analysis(
-    name="transitions",
-    title="Moves of state machines",
-    summary="Transitions of state machines: their number, and the time in the previous state.",
-    columns=(
-        *CELL,
+    # The quantiles are the time in the previous state; null if all were first moves of a process.
+    analysis(
+        "transitions",
+        "Moves of state machines",
+        "Transitions of state machines: their number, and the time in the previous state.",
         Column(
             "machine",
             Unit.TEXT,
@@ -269,38 +268,22 @@ TRANSITIONS: Final = Analysis(
         Column("runs", Unit.COUNT, "Number of runs with it."),
         *quantiles(Unit.SECONDS),
     ),
-)
-"""`median` and the other quantiles are the time in the previous state; null if all were first moves of a
-process."""
-
-RESIDENCY: Final = Analysis(
-    name="residency",
-    title="Time in each state",
-    summary=("Time that members spent in each state. A crash and the end of the run end a state."),
-    columns=(
-        *CELL,
-        Column("state", Unit.TEXT, "The state."),
-        Column("visits", Unit.COUNT, "Number of times that it was entered.", "times entered"),
-        Column("seconds", Unit.SECONDS, "Total time of all members in it.", "time"),
-        Column("share", Unit.SHARE, "Share of the total time; null if the total is 0."),
-        Column("mean", Unit.SECONDS, "Mean duration of a stay."),
-        Column("max", Unit.SECONDS, "The longest stay.", "longest"),
+    analysis(
+        "escalations",
+        "Escalations",
+        "Time until clients of an application were in ERROR, after a handler of uncaught exceptions "
+        "returned a shutdown.",
+        Column("answer", Unit.TEXT, "SHUTDOWN_CLIENT, of one client, or SHUTDOWN_APPLICATION, of all."),
+        Column("requests", Unit.COUNT, "Number of such results that ended any client."),
+        *spread(Unit.SECONDS, "clients that reached ERROR"),
+        Column("last_median", Unit.SECONDS, "Until the last client was; the median of the requests."),
+        Column("last_max", Unit.SECONDS, "Until the last client was; the longest.", "last, longest"),
+        Column("unfinished", Unit.COUNT, "Clients not in ERROR at the end of the trace."),
     ),
-)
-
-
-_COUNTED = (
-    Column("count", Unit.COUNT, "Number of times."),
-    Column("runs", Unit.COUNT, "Number of runs with it."),
-    Column("example", Unit.RUN, "One of these runs."),
-)
-
-FENCINGS: Final = Analysis(
-    name="fencings",
-    title="Fencings",
-    summary="Members that were removed or fenced, by cause.",
-    columns=(
-        *CELL,
+    analysis(
+        "fencings",
+        "Fencings",
+        "Members that were removed or fenced, by cause.",
         Column(
             "cause",
             Unit.TEXT,
@@ -316,31 +299,25 @@ FENCINGS: Final = Analysis(
         ),
         *quantiles(Unit.SECONDS),
     ),
-)
-
-COMMITS_REFUSED: Final = Analysis(
-    name="commits_refused",
-    title="Commits refused",
-    summary="Offset commits that the coordinator refused or did not respond to, by error.",
-    columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
-)
-
-VIOLATIONS: Final = Analysis(
-    name="violations",
-    title="Violations",
-    summary="Violated invariants. Each of these must never happen.",
-    columns=(*CELL, Column("invariant", Unit.TEXT, "The invariant's name."), *_COUNTED),
-)
-
-INVARIANTS: Final = Analysis(
-    name="invariants",
-    title="Invariants reached",
-    summary=(
-        "Situations of runs that test an invariant, and its violations. Invariants without such rows are "
-        "listed only if they were violated."
+    analysis(
+        "commits_refused",
+        "Commits refused",
+        "Offset commits that the coordinator refused or did not respond to, by error.",
+        Column("error", Unit.TEXT, "The error."),
+        *_COUNTED,
     ),
-    columns=(
-        *CELL,
+    analysis(
+        "violations",
+        "Violations",
+        "Violated invariants. Each of these must never happen.",
+        Column("invariant", Unit.TEXT, "The invariant's name."),
+        *_COUNTED,
+    ),
+    analysis(
+        "invariants",
+        "Invariants reached",
+        "Situations of runs that test an invariant, and its violations. Invariants without such rows are "
+        "listed only if they were violated.",
         Column("invariant", Unit.TEXT, "The invariant's name."),
         Column("situations", Unit.TEXT, "The situations that test it."),
         Column("reached", Unit.COUNT, "Number of such situations."),
@@ -348,35 +325,11 @@ INVARIANTS: Final = Analysis(
         Column("broken", Unit.COUNT, "Number of violations."),
         Column("runs_broken", Unit.COUNT, "Number of runs with a violation.", "runs that broke it"),
     ),
-)
-
-ESCALATIONS: Final = Analysis(
-    name="escalations",
-    title="Escalations",
-    summary=(
-        "Time until clients of an application were in ERROR, after a handler of uncaught exceptions "
-        "returned a shutdown."
-    ),
-    columns=(
-        *CELL,
-        Column("answer", Unit.TEXT, "SHUTDOWN_CLIENT, of one client, or SHUTDOWN_APPLICATION, of all."),
-        Column("requests", Unit.COUNT, "Number of such results that ended any client."),
-        *spread(Unit.SECONDS, "clients that reached ERROR"),
-        Column("last_median", Unit.SECONDS, "Until the last client was; the median of the requests."),
-        Column("last_max", Unit.SECONDS, "Until the last client was; the longest.", "last, longest"),
-        Column("unfinished", Unit.COUNT, "Clients not in ERROR at the end of the trace."),
-    ),
-)
-
-MUTANTS: Final = Analysis(
-    name="mutants",
-    title="Mutants killed",
-    summary=(
+    analysis(
+        "mutants",
+        "Mutants killed",
         "Runs of code with a known bug that was put back, and the number in which a judge saw it. Only "
-        "campaigns have such runs; no total of violations includes them."
-    ),
-    columns=(
-        *CELL,
+        "campaigns have such runs; no total of violations includes them.",
         Column("mutant", Unit.TEXT, "The bug: a name that `fencepost mutants` lists."),
         Column("runs", Unit.COUNT, "Number of runs with it."),
         Column("killed", Unit.COUNT, "Number of runs with a violation."),
@@ -387,66 +340,6 @@ MUTANTS: Final = Analysis(
     ),
 )
 
-NO_MUTANT: Final = "none"
-"""The value of the parameter `mutant` for unchanged code."""
-
-
-def has_mutant(row: Mapping[str, Any]) -> bool:
-    """Return true if a row of a table is about runs with a known bug put back: such runs are meant to break
-    something."""
-    return bool(json.loads(row["parameters"]).get("mutant", NO_MUTANT) != NO_MUTANT)
-
-
-RUNS: Final = Analysis(
-    name="runs",
-    title="What was run",
-    summary="Runs and their results.",
-    columns=(
-        *CELL,
-        Column("runs", Unit.COUNT, "Number of runs."),
-        Column("failed", Unit.COUNT, "Runs that ended with an error. No other table includes them."),
-        Column("violating", Unit.COUNT, "Runs that violated an invariant; null if nothing checked them."),
-        Column("violations", Unit.COUNT, "Number of violations; null if nothing checked them."),
-        Column("unconverged", Unit.COUNT, "Runs that did not settle. Null without a campaign's summaries."),
-        Column("traced", Unit.COUNT, "Runs with a trace. All other tables use only these."),
-        Column(
-            "wall_seconds_mean",
-            Unit.SECONDS,
-            "Mean computing time of a run. Null without a campaign's summaries.",
-        ),
-        Column(
-            "heartbeats",
-            Unit.COUNT,
-            "Heartbeats answered in all runs. Null without a campaign's summaries.",
-        ),
-    ),
-)
-
-
-ANALYSES: Final[Mapping[str, Analysis]] = {
-    each.name: each
-    for each in (
-        RUNS,
-        REBALANCES,
-        LONGEST_REBALANCES,
-        HEARTBEATS,
-        DOWNTIME,
-        INITIAL_ASSIGNMENT,
-        OWNERS,
-        TWO_OWNERS,
-        MOVED_PARTITIONS,
-        RECOVERIES,
-        SAC_GAPS,
-        RESIDENCY,
-        TRANSITIONS,
-        ESCALATIONS,
-        FENCINGS,
-        COMMITS_REFUSED,
-        VIOLATIONS,
-        INVARIANTS,
-        MUTANTS,
-    )
-}
-
+ANALYSES: Final[Mapping[str, Analysis]] = {each.name: each for each in _IN_ORDER}
 TABLES: Final[Mapping[str, Declared]] = {**ANALYSES, COMPARISONS.name: COMPARISONS}
 """Every table of `fencepost analyze`."""

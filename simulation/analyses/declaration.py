@@ -139,3 +139,8 @@ class Analysis(Declared, frozen=True, kw_only=True):
     def over(self, views: Views) -> DataFrame:
         """Return the table over views that other analyses share: cached views are computed once."""
         return views.table(self.name)
+
+
+def analysis(name: str, title: str, summary: str, *columns: Column) -> Analysis:
+    """Return an analysis of runs with the same scenario and parameters: its columns begin with `CELL`."""
+    return Analysis(name=name, title=title, summary=summary, columns=(*CELL, *columns))

@@ -16,7 +16,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses import declaration
-from fencepost.simulation.analyses.catalogue import ANALYSES, MUTANTS, RUNS, TABLES
+from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
 from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
 from fencepost.simulation.analyses.driver import tables_here
 from fencepost.simulation.analyses.measures import VALUES
@@ -181,7 +181,7 @@ def analyze_files(
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
     names = set(TABLES if only is None else only)
-    wanted = {*names, RUNS.name} if COMPARISONS.name in names else names
+    wanted = {*names, "runs"} if COMPARISONS.name in names else names
     import pyarrow as pa
 
     with found_views(files) as views:
@@ -190,7 +190,7 @@ def analyze_files(
             rows = {name: rows if name in wanted else [] for name, rows in before.tables.items()}
             say(KEPT_SAID)
             return msgspec.structs.replace(before, tables=rows)
-        possible = ANALYSES if files.traces else (RUNS.name, MUTANTS.name)
+        possible = ANALYSES if files.traces else ("runs", "mutants")
         listed = [name for name in possible if name in wanted]
         here = tables == "driver" or (tables == "auto" and files.rows <= DRIVER_ROWS)
         try:
@@ -208,7 +208,7 @@ def analyze_files(
                 text = f"Spark could not analyse the traces: {error_text(error)}"
                 raise FencepostError(text) from error
             raise
-        if COMPARISONS.name in names and _several_cells(found[RUNS.name]):
+        if COMPARISONS.name in names and _several_cells(found["runs"]):
             found[COMPARISONS.name] = comparison_rows(samples(found[VALUES.name]))
         found = {name: found.get(name, []) for name in TABLES}
         rebalance_curves, downtime_curves = (_take_curves(found[name]) for name in ("rebalances", "downtime"))
@@ -237,7 +237,7 @@ def _here(
         for name in names:
             tables[name] = found.rows(name)
             advance(1)
-        if _several_cells(tables.get(RUNS.name, [])):
+        if _several_cells(tables.get("runs", [])):
             tables[VALUES.name] = found.rows(VALUES.name)
     return tables
 
@@ -266,7 +266,7 @@ def _on_spark(
         with progress.step("analysing", len(names)) as advance, settings_for(spark, files.rows):
             jobs = {name: functools.partial(_collect, ANALYSES[name], views) for name in names}
             tables = run_jobs(spark, jobs, advance=advance, at_once=AT_ONCE)
-            if _several_cells(tables.get(RUNS.name, [])):
+            if _several_cells(tables.get("runs", [])):
                 tables[VALUES.name] = run_job(spark, "measures", lambda: _collect(VALUES, views))
             return tables
     finally:

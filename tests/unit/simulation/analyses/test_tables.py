@@ -13,7 +13,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.analyses.catalogue import ANALYSES, RUNS, TABLES
+from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
 from fencepost.simulation.analyses.views import Views
@@ -187,7 +187,7 @@ def test_what_comes_out_is_what_is_declared(spark: SparkSession) -> None:
     for name, analysis in {**ANALYSES, "measures": VALUES}.items():
         found = [(field.name, field.dataType.simpleString()) for field in analysis.over(views).schema]
         assert found == [(field.name, field.dataType.simpleString()) for field in analysis.schema], name
-    assert RUNS(trace).columns == RUNS.schema.names
+    assert ANALYSES["runs"](trace).columns == ANALYSES["runs"].schema.names
 
 
 def test_spark_makes_the_same_tables_as_the_driver(tables: Tables, stories: Path) -> None:
