@@ -44,6 +44,8 @@ def run(*happenings: Any, **fields: Any) -> Any:
 def test_a_run_is_judged_as_it_was(file: Path):
     _, before = kept(file)
     _, again = run_again(file)
+    for result in (before, again):  # the places of rules in our code may change
+        result.violations[:] = [msgspec.structs.replace(each, rule="") for each in result.violations]
     assert msgspec.structs.replace(again, digest=before.digest) == before
     assert {each.invariant for each in again.violations} == (
         {"at-least-once", "commit-within-processed"} if file.stem == "skipped-records" else set()
