@@ -215,17 +215,14 @@ def test_an_unknown_mutant_is_refused():
         hunt_all(range(1), names=["nobody"])
 
 
-@pytest.fixture(scope="module")
-def healthy():
-    """What the judges report in runs of healthy code, which the mutants of one process share."""
-    return {}
-
-
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
-def test_a_mutant_is_reported_as_all_that_is_said_of_it(name, healthy):
-    """By itself, and by its row in the docs."""
+def test_a_mutant_is_reported_as_all_that_is_said_of_it(name):
+    """By itself, and by its row in the docs.
+
+    Other tests show that healthy code breaks nothing in any scenario of the library, as it is.
+    """
     mutant = MUTANTS[name]
     missing = set(mutant.expected) | names_in(rows()[name][4])
     for seed in dict.fromkeys([*SHOWN_BY.get(name, (0,)), *range(FEW)]):
@@ -233,9 +230,8 @@ def test_a_mutant_is_reported_as_all_that_is_said_of_it(name, healthy):
         with mutant.apply():
             seen = {each.invariant for each in hunting.violations_of(*run, until=All(missing))}
         if missing & seen:
-            if run not in healthy:
-                healthy[run] = hunting.violations_of(*run)
-            assert healthy[run] == []
+            if mutant.overrides:
+                assert hunting.violations_of(*run) == []
             missing -= seen
         if not missing:
             break
