@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 import yaml
 
 from tests.docs.test_examples import examples
-from tests.forks import LOOP_SCOPE, PYTEST
+from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
 FILE = Path(__file__).parents[2] / "examples" / "ci-workflow" / "tests.yml"
 FAILING = """
@@ -53,16 +51,10 @@ def test_a_failed_test_leaves_its_timeline_in_the_folder_that_is_uploaded(tmp_pa
     (upload,) = (step for step in steps() if step.get("uses", "").startswith("actions/upload-artifact@"))
     assert upload["if"] == "failure()"
     (tmp_path / "test_planted.py").write_text(FAILING)
-    result = subprocess.run(
-        [sys.executable, *PYTEST, *LOOP_SCOPE, *shlex.split(command)[1:]],
-        cwd=tmp_path,
-        env={**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=110,
-    )
-    assert result.returncode == 1, result.stdout + result.stderr
+    environment = {**os.environ, "PYTEST_XDIST_AUTO_NUM_WORKERS": "1"}
+    words = [*PYTEST, *LOOP_SCOPE, *shlex.split(command)[1:]]
+    result = run_forked(words, tmp_path, environment=environment, timeout_s=110)
+    assert result.returncode == 1, result.stdout
     pages = [path.read_text() for path in (tmp_path / upload["with"]["path"]).glob("*.html")]
     assert len(pages) == 1
     assert "test_planted" in pages[0]

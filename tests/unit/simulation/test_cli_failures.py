@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.simulation.cli import main
+from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
 RUN = ("simulate", "scale-up-and-down", "--mutant", "target-told-early", "--seed", "0")
 CRASH = ("simulate", "crash-and-return", "--mutant", "sessions-never-end", "--seed", "0")
@@ -91,14 +92,8 @@ def test_from_a_failed_run_to_a_small_test(failure: Path, capsys: pytest.Capture
     assert small["invariant"] in capsys.readouterr().out
     case = Path(small["test"])
     assert case.parent == failure.parent
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "addopts=", str(case)],
-        capture_output=True,
-        text=True,
-        cwd=failure.parent,
-        check=False,
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
+    done = run_forked([*PYTEST, *LOOP_SCOPE, "-q", "-o", "addopts=", str(case)], failure.parent)
+    assert done.returncode == 1, done.stdout
     assert "1 failed" in done.stdout
 
 

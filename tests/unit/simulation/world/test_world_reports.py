@@ -23,6 +23,7 @@ from fencepost import FailureGone, FencepostError, SimulatedWorld, WorldResult, 
 from fencepost.simulation.cli.failures import shrink
 from fencepost.simulation.world.failure import explain, read_world_failure, versions
 from fencepost.simulation.world.sweep import Sweep
+from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
 Test = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
 TOPICS = {"orders": 1}
@@ -129,21 +130,11 @@ async def test_workers(world):
 """
 
 
-def _pytest(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options],
-        cwd=folder,
-        env={each: value for each, value in os.environ.items() if not each.startswith("PYTEST")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.processes
 def test_summary_of_pytest_tells_crashes_of_seeds_that_passed(tmp_path: Path) -> None:
     (tmp_path / "test_workers.py").write_text(_CRASHING)
-    done = _pytest(tmp_path, "-n0")
+    environment = {each: value for each, value in os.environ.items() if not each.startswith("PYTEST")}
+    done = run_forked([*PYTEST, *LOOP_SCOPE, "-n0"], tmp_path, environment=environment)
     assert done.returncode == 0, done.stdout
     assert "test_workers: all 2 seeds passed. In 2 of them 2 exceptions ended programs" in done.stdout
     assert "2 x RuntimeError in worker, at " in done.stdout
@@ -370,6 +361,7 @@ def test_shrink_takes_the_failure_of_a_world(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "test_two.py").write_text(_FAILING)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "test_two", raising=False)  # of a first try
     test = importlib.import_module("test_two").test_two.simulated
     result = next(found for seed in range(1, 9) if len((found := test.run(seed)).hits) > 3)
     explain(test.function, test.settings, result, command="", folder=tmp_path, stem="kept", tries=2)
