@@ -1,7 +1,7 @@
 # The project's commands. Each needs only make and Python 3.11 or later: the first one that runs makes .venv.
 #
 #   make demo    the main job: a group under faults, checked, traced, analysed; leaves demo/report.html
-#   make test    the tests that run in one process; with ALL=1 all of them, and five times the examples of a property
+#   make test    the tests that run in one process; with ALL=1 all of them, and three times the examples of a property
 #   make other   a part of them on the newest other Python that is here
 #   make suites  the test suites of librdkafka and franz-go on an embedded Kafka; wants cargo, cc and go
 #   make check   style, types, import rules

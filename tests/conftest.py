@@ -38,7 +38,7 @@ settings.register_profile(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize=True,
-    max_examples=50,
+    max_examples=30,
 )
 settings.load_profile("any-machine")
 # What `make test` asks for (--hypothesis-profile) without ALL=1.
