@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -26,9 +26,8 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetDeleteRequest
+from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.records import OffsetCommitKey, PendingOffsetCommitKey, Record
 from fencepost.simulation.judge.base import OF_LOG, Finding, shown_names
 from fencepost.simulation.judge.consumer_model import group_state, held
 from fencepost.simulation.judge.targets import assignor_of
@@ -41,17 +40,16 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import StepEvent
 
 _NONE: Final = ErrorCode.NONE
-_OF_OFFSETS: Final = frozenset({OffsetCommitKey, PendingOffsetCommitKey})
 
 
 class AdministrationChecks:
     """Judges the replies to administrators, and the effects of their requests. `before` is the state that a
     request met."""
 
-    def __init__(self, default_assignor: str) -> None:
+    def __init__(self, default_assignor: str, committed: Collection[str]) -> None:
         self._default_assignor = default_assignor
-        self._committed: set[str] = set()
-        """Groups for which offsets were committed, whether any of them is left or not."""
+        self._committed = committed
+        """Groups for which offsets may have been committed, whether any of them is left or not."""
         self._told: Mapping[type, Callable[[GroupCoordinator, Any, Any], Iterable[object]]] = {
             ListGroupsRequest: self._listed,
             ConsumerGroupDescribeRequest: self._described,
@@ -67,8 +65,6 @@ class AdministrationChecks:
         self, live: GroupCoordinator, shadow: Shadow, event: StepEvent, outcome: Outcome
     ) -> Iterator[Finding]:
         """Findings of one step, which administrators may have requested; the shadow has not taken it in."""
-        if isinstance(event, OffsetCommitRequest):
-            self._committed.add(event.group_id)
         told, changed = self._told.get(type(event)), self._changed.get(type(event))
         if told is not None:
             reply: Any = outcome.reply
@@ -78,10 +74,6 @@ class AdministrationChecks:
                     yield "told-equals-state", f"{event} returned {shown}; expected {expected}"
         elif changed is not None and not _was_not_written(outcome.reply):
             yield from changed(live, shadow.coordinator, event, outcome.reply)
-
-    def adopt(self, records: Iterable[Record]) -> None:
-        """Take in the records that were in the journal before the first check."""
-        self._committed.update(each.key.group_id for each in records if type(each.key) in _OF_OFFSETS)
 
     # -- replies --------------------------------------------------------------------------------------------
 

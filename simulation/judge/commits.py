@@ -167,7 +167,8 @@ def check_recorded(
     reply = outcome.reply
     if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
         return
-    by_name, accepted = image.by_name, {}
+    group_id, producer_id, staged = event.group_id, event.producer_id, event.is_transactional
+    accepted: dict[object, object] = {}
     for partition, code in reply.errors.items():
         position = event.offsets[partition]
         metadata = position.metadata
@@ -178,40 +179,23 @@ def check_recorded(
         if code not in _NOT_THERE and not _exists(event, partition, image):
             yield "commit-recorded", f"{partition} does not exist, and a commit for it got {code.name}"
         if code is NONE:
-            topic = by_name.get(partition.topic)
-            topic_id = None if topic is None else topic.topic_id
-            accepted[partition] = (position.offset, position.leader_epoch, position.metadata, topic_id)
-    written, plain = {}, not event.is_transactional
+            topic = image.by_name.get(partition.topic)
+            place = group_id, partition.topic, partition.partition
+            what = r.PendingOffsetCommitKey(*place, producer_id) if staged else r.OffsetCommitKey(*place)
+            accepted[what] = position.offset, position.leader_epoch, metadata, topic and topic.topic_id
+    written: dict[object, object] = {}
     for record in outcome.records:
         key, value = record.key, record.value
-        if (
-            type(key) is r.OffsetCommitKey
-            and type(value) is r.OffsetCommitValue
-            and plain
-            and (now_ms is None or value.commit_timestamp_ms == now_ms)
-        ):
-            place = TopicPartition(key.topic, key.partition)
-            written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
-            continue
-        transactional = isinstance(key, r.PendingOffsetCommitKey) and key.producer_id == event.producer_id
-        right = transactional if event.is_transactional else isinstance(key, r.OffsetCommitKey)
-        if (
-            not right
-            or not isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey)
-            or not isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue)
-            or (now_ms is not None and value.commit_timestamp_ms != now_ms)
-        ):
-            yield (
-                "commit-recorded",
-                f"{event.member_id} of {event.group_id} committed, and that wrote {record}",
-            )
-            continue
-        place = TopicPartition(key.topic, key.partition)
-        written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
+        in_time = now_ms is None or getattr(value, "commit_timestamp_ms", None) == now_ms
+        if isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue) and in_time:
+            written[key] = value.offset, value.leader_epoch, value.metadata, value.topic_id
+        else:
+            written[key] = value
     if written != accepted:
         yield (
             "commit-recorded",
-            f"{event.member_id} of {event.group_id} was accepted with {accepted}; written is {written}",
+            f"{event.member_id} of {group_id} was accepted with {accepted} at {now_ms} ms; written is"
+            f" {written}",
         )
 
 

@@ -135,7 +135,7 @@ class Coordination(_GroupsJudge):
         """Start with nothing."""
         super().attach(world, report)
         self._expressions: defaultdict[str, Expressions] = defaultdict(Expressions)
-        self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
+        self._administration = AdministrationChecks(world.config.group_consumer_assignors[0], self._commits)
         self._verified: dict[MemberId, Outcome] = {}
         """By member, the outcome of its steady heartbeat, which was judged."""
         self._loads = 0
@@ -350,7 +350,6 @@ class Coordination(_GroupsJudge):
         records = tuple(self.world.journal)
         for record in records:
             self._shadow.apply(record)
-        self._administration.adopt(records)
         event, outcome = RecordsObserved(group_id="", cause="load"), Outcome(records=records)
         for group_id in {record.key.group_id: None for record in records}:
             mine = tuple(record for record in records if record.key.group_id == group_id)
