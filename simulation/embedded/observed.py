@@ -13,12 +13,12 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.outcome import NOTHING, Event, Outcome
 from fencepost.simulation.embedded.kept_trace import KeptGroupRows, KeptTrace
 from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard, host_of
 from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
 from fencepost.simulation.judge.claims import OneClaimant
-from fencepost.simulation.judge.classic import ClassicGroupsJudge
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.clients import Clients
 from fencepost.simulation.judge.coordination import Coordination
 from fencepost.simulation.judge.journal import compare_coordinators
@@ -125,9 +125,9 @@ class ShardObservers:
         self.replayed = replayed
         self._trace = trace
         self._guarded = guarded
-        coordination = Coordination()
-        coordination.has_the_time = False  # a test may move the clock
-        observers = (coordination, Clients(), ClassicGroupsJudge())
+        coordination, self._rounds = Coordination(), ClassicRounds()
+        coordination.has_the_time = self._rounds.has_the_time = False  # a test may move the clock
+        observers = (coordination, Clients(), self._rounds)
         for observer in observers:
             observer.attach(replayed, partial(trace.report, ""))
         self._hooks = hook_lists(observers)
@@ -145,14 +145,17 @@ class ShardObservers:
 
     def notify(self, hook: str, *arguments: object) -> None:
         """Notify the coordinator's own observers by this hook."""
-        self._guarded(self._notify, hook, *arguments)
+        self._guarded(self._notify, hook, *arguments, self._trace.now_us)
 
     def _notify(self, hook: str, *arguments: object) -> None:
         for method in self._hooks[hook]:
-            method(*arguments, self._trace.now_us)
+            method(*arguments)
 
-    def step(self, event: Event, outcome: Outcome) -> None:
-        """Notify all observers of a step that the shadow coordinator has taken."""
+    def step(self, event: Event, outcome: Outcome, now_ms: int) -> None:
+        """Notify all observers of a step that the shadow coordinator has taken at that time of its own."""
+        if outcome is NOTHING:
+            self._guarded(self._rounds.on_coordinator_step, self.host, event, outcome, now_ms * 1_000)
+            return
         host, steady = self.host, is_steady(outcome)
         self.replayed.now_us = self._trace.now_us
         if not steady:
@@ -161,7 +164,8 @@ class ShardObservers:
             self._guarded(self._repeat, host, event, outcome)
             return
         self._trace.group = getattr(event, "group_id", None) or ""
-        self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
+        hook = "on_steady_step" if steady else "on_coordinator_step"
+        self._guarded(self._notify, hook, host, event, outcome, now_ms * 1_000)
         self._trace.group = ""
         for group_id, part in by_group(event, outcome):
             group = self.groups.get(group_id)

@@ -134,7 +134,7 @@ class EmbeddedObserver:
         self._guarded(shard.replayed.shadow.repeat, step)
         if step.outcome is not NOTHING:
             self.trace.set_time(step.due_ms)
-            shard.step(step.event, step.outcome)
+        shard.step(step.event, step.outcome, step.now_ms)
 
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
         """Keep the first failure of an observer, which must not fail the server; `check` raises it."""

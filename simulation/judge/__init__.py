@@ -11,7 +11,7 @@ from collections.abc import Container
 from fencepost.simulation.judge.base import Judge
 from fencepost.simulation.judge.catalogue import NOT_ON_REAL
 from fencepost.simulation.judge.claims import OneClaimant
-from fencepost.simulation.judge.classic import ClassicGroupsJudge, ObservedClassicGroups
+from fencepost.simulation.judge.classic import ObservedClassicGroups
 from fencepost.simulation.judge.classic_members import ClassicMembers
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.commit_attempts import CommitRetries
@@ -38,7 +38,7 @@ def all_judges(
     if transactions:
         some.append(Transactions())
     coordination = Coordination()
-    return [coordination, ClassicGroupsJudge(), *_of_members(coordination), *some]
+    return [coordination, *_of_members(coordination), *some]
 
 
 def real_judges(protocols: Container[str] = ("consumer",)) -> list[Judge]:

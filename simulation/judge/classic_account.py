@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
     ID_GIVEN_FIRST,
@@ -33,6 +34,8 @@ from fencepost.simulation.judge.classic_expected import (
     Expected,
     ExpectedMember,
     Offered,
+    holder_of,
+    member_error,
     nothing,
     offers_of,
     undone,
@@ -40,6 +43,7 @@ from fencepost.simulation.judge.classic_expected import (
 
 if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
+    from fencepost.coordinator.timers import Timers
 
 _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
@@ -126,24 +130,8 @@ class ExpectedGroup:
 
     # -- members and leaders ------------------------------------------------------------------------------
 
-    def holder_of(self, instance_id: str | None) -> ExpectedMember | None:
-        """Return the member with that instance id."""
-        if instance_id is None:
-            return None
-        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
-
-    def error_of(self, member_id: MemberId, instance_id: str | None) -> ErrorCode:
-        """Return the error that a request of that member and instance gets; NONE if they are right."""
-        if instance_id is not None:
-            holder = self.holder_of(instance_id)
-            if holder is None:
-                return _E.UNKNOWN_MEMBER_ID
-            if holder.member_id != member_id:
-                return _E.FENCED_INSTANCE_ID
-        return _E.NONE if member_id in self.members else _E.UNKNOWN_MEMBER_ID
-
     def _error_in(self, member_id: MemberId, instance_id: str | None, generation: int) -> ErrorCode:
-        error = self.error_of(member_id, instance_id)
+        error = member_error(self.members, member_id, instance_id)
         if error is _E.NONE and generation != self.generation:
             return _E.ILLEGAL_GENERATION
         return error
@@ -186,6 +174,13 @@ class ExpectedGroup:
     def _end(self, deadline: Deadline) -> None:
         self.deadlines.pop(deadline, None)
 
+    def adopt(self, timers: Timers[GroupTimerKey]) -> None:
+        """Take the deadlines of a group that was just loaded from a coordinator with another clock."""
+        for kind, member_id in self.deadlines:
+            at_ms = timers.deadline_of(GroupTimerKey(GroupTimerKind(kind), self.group_id, member_id))
+            if at_ms is not None:
+                self.deadlines[Deadline(kind, member_id)] = at_ms
+
     def due(self, now_ms: int) -> Iterator[tuple[int, Deadline]]:
         """Yield the deadlines that have passed by then."""
         for deadline, at_ms in self.deadlines.items():
@@ -216,7 +211,7 @@ class ExpectedGroup:
         if not self._supports(request.protocol_type, offers):
             return _E.INCONSISTENT_GROUP_PROTOCOL
         if not member_id:
-            holder = self.holder_of(instance_id)
+            holder = holder_of(self.members, instance_id)
             if holder is not None:
                 self._replace(request, holder, offers)
             elif instance_id is None and request.api_version >= ID_GIVEN_FIRST:
@@ -227,7 +222,7 @@ class ExpectedGroup:
         if member_id in self.given_ids and instance_id is None:
             self._add(request, member_id, offers)
             return None
-        error = self.error_of(member_id, instance_id)
+        error = member_error(self.members, member_id, instance_id)
         if error is not _E.NONE:
             return error
         member = self.members[member_id]
@@ -390,9 +385,8 @@ class ExpectedGroup:
 
         self._write(given, later=written, undo=undo)
 
-    def beats(self, request: classic.HeartbeatRequest, now_ms: int) -> ErrorCode:
+    def beats(self, request: classic.HeartbeatRequest) -> ErrorCode:
         """Return the error of the response to a Heartbeat."""
-        self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE:
             self._heard(self.members[request.member_id])
@@ -400,18 +394,19 @@ class ExpectedGroup:
                 return _E.REBALANCE_IN_PROGRESS
         return error
 
-    def commits(self, request: OffsetCommitRequest, now_ms: int) -> MemberId | None:
-        """Take in an OffsetCommit that a group checked; return the member whose session it renews."""
-        self._now_ms = now_ms
+    def commits(self, request: OffsetCommitRequest) -> ErrorCode:
+        """Return the error of an OffsetCommit by its member and generation."""
+        if request.member_epoch < 0 and self.phase is EMPTY:
+            return _E.NONE
         error = self._error_in(request.member_id, request.instance_id, request.member_epoch)
-        if error is not _E.NONE or self.phase not in (STABLE, JOINING):
-            return None
-        self._heard(self.members[request.member_id])
-        return request.member_id
+        if error is _E.NONE:
+            self.hears(request.member_id)
+            if self.phase is SYNCING:
+                return _E.REBALANCE_IN_PROGRESS
+        return error
 
-    def hears(self, member_id: MemberId, now_ms: int) -> None:
+    def hears(self, member_id: MemberId) -> None:
         """Note that a member is known to be alive."""
-        self._now_ms = now_ms
         if member_id in self.members and self.phase in (STABLE, JOINING):
             self._heard(self.members[member_id])
 
@@ -421,14 +416,14 @@ class ExpectedGroup:
         for request in requests:
             member_id = request.member_id
             if not member_id:
-                holder = self.holder_of(request.instance_id)
+                holder = holder_of(self.members, request.instance_id)
                 member_id = "" if holder is None else holder.member_id
             if member_id and request.member_id in self.given_ids:
                 self.given_ids.remove(member_id)
                 self._end(Deadline("session", member_id))
                 codes.append(_E.NONE)
                 continue
-            error = self.error_of(member_id, request.instance_id)
+            error = member_error(self.members, member_id, request.instance_id)
             if error is _E.NONE:
                 self._remove(member_id)
             codes.append(error)

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic
@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataValue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
 
 Answer: TypeAlias = classic.JoinGroupResponse | classic.SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -44,6 +45,29 @@ def request_error(request: classic.JoinGroupRequest, config: GroupCoordinatorCon
         return ErrorCode.INVALID_GROUP_ID
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     return ErrorCode.NONE if low <= request.session_timeout_ms <= high else ErrorCode.INVALID_SESSION_TIMEOUT
+
+
+SeatT = TypeVar("SeatT", "ExpectedMember", "ConsumerGroupMember")
+
+
+def holder_of(members: Mapping[MemberId, SeatT], instance_id: str | None) -> SeatT | None:
+    """Return the member with that instance id."""
+    if instance_id is None:
+        return None
+    return next((each for each in members.values() if each.instance_id == instance_id), None)
+
+
+def member_error(
+    members: Mapping[MemberId, SeatT], member_id: MemberId, instance_id: str | None
+) -> ErrorCode:
+    """Return the error that a request of that member and instance gets; NONE if they are right (KIP-345)."""
+    if instance_id is not None:
+        holder = holder_of(members, instance_id)
+        if holder is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        if holder.member_id != member_id:
+            return ErrorCode.FENCED_INSTANCE_ID
+    return ErrorCode.NONE if member_id in members else ErrorCode.UNKNOWN_MEMBER_ID
 
 
 class Deadline(NamedTuple):
@@ -96,7 +120,7 @@ class ExpectedMember:
 
 
 class Expected:
-    """The expected effects of one event."""
+    """The effects of one event on one group, as they should be or as clients and the journal see them."""
 
     __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
 
@@ -106,7 +130,7 @@ class Expected:
         self.codes: tuple[ErrorCode, ...] = ()
         """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""
         self.value: GroupMetadataValue | None = None
-        """The record of the group that is written."""
+        """The record of the group that is written; None without one, and for its tombstone."""
         self.later: Callable[[], None] = nothing
         """The change of the account once that is written."""
         self.undo: Callable[[ErrorCode], None] = undone

@@ -66,22 +66,13 @@ class KnownConsumers:
         self.epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
 
-    def holder_of(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """Return the member with that instance id."""
-        if instance_id is None:
-            return None
-        return next((each for each in self.members.values() if each.instance_id == instance_id), None)
-
     def error_of(self, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
         """Return the error for the member, instance and generation of a request; NONE if they are right."""
-        member = self.members.get(request.member_id)
-        if request.instance_id is not None:
-            holder = self.holder_of(request.instance_id)
-            if holder is None:
-                return _E.UNKNOWN_MEMBER_ID
-            if holder is not member:
-                return _E.FENCED_INSTANCE_ID
-        if member is None or member.classic is None:
+        error = classic_expected.member_error(self.members, request.member_id, request.instance_id)
+        if error is not _NONE:
+            return error
+        member = self.members[request.member_id]
+        if member.classic is None:
             return _E.UNKNOWN_MEMBER_ID
         return _NONE if request.generation == member.member_epoch else _E.ILLEGAL_GENERATION
 
@@ -91,7 +82,7 @@ class KnownConsumers:
             return error
         if config.group_consumer_migration_policy is _Policy.DISABLED:
             return _E.INCONSISTENT_GROUP_PROTOCOL
-        holder = self.holder_of(request.instance_id)
+        holder = classic_expected.holder_of(self.members, request.instance_id)
         if (
             holder is None
             and request.member_id not in self.members
@@ -110,10 +101,7 @@ class KnownConsumers:
         if _topics(request.protocols[0].metadata) is None:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         if static and request.member_id:
-            if holder is None:
-                return _E.UNKNOWN_MEMBER_ID
-            if holder.member_id != request.member_id:
-                return _E.FENCED_INSTANCE_ID
+            return classic_expected.member_error(self.members, request.member_id, request.instance_id)
         return _NONE
 
     def must_rejoin(self, member: ConsumerGroupMember) -> bool:
@@ -364,7 +352,9 @@ class ClassicMigration:
         stay = {each.member_id: each for each in value.members}
         join = event if isinstance(event, JoinGroupRequest) else None
         came = "" if join is None else getattr(outcome.reply, "member_id", "")
-        was = known.holder_of(join.instance_id) if join is not None and came else None
+        was = (
+            classic_expected.holder_of(known.members, join.instance_id) if join is not None and came else None
+        )
         strangers = [
             each
             for each in stay
@@ -507,7 +497,7 @@ def _joined(
 
 def _changes(account: ExpectedGroup, request: consumer.ConsumerGroupHeartbeatRequest) -> bool:
     """Return true if the member that brings the newer protocol is new, or subscribes to other topics."""
-    holder = account.holder_of(request.instance_id)
+    holder = classic_expected.holder_of(account.members, request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True
     return _subscribed(account, holder) != {*(request.subscribed_topic_names or ())}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -20,7 +20,6 @@ from fencepost.coordinator.protocol.classic import (
     JoinGroupResponse,
     SyncGroupRequest,
     SyncGroupResponse,
-    Token,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
@@ -31,6 +30,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetDeleteResponse,
 )
 from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
     DeadlineReached,
     MemberFenced,
     MemberHeard,
@@ -42,14 +42,15 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
-from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
+from fencepost.simulation.judge.classic import check_assignment, check_stickiness
 from fencepost.simulation.judge.classic_account import ExpectedGroup
 from fencepost.simulation.judge.classic_administration import check_deleted, check_offsets_deleted
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
     JOINING,
+    STABLE,
     Answer,
     Deadline,
     Expected,
@@ -69,6 +70,10 @@ _E = ErrorCode
 _NONE = ErrorCode.NONE
 _LATE_MS: Final = 1
 """Events in the millisecond of a deadline may come before its timer."""
+_FENCING: Final = frozenset(
+    {_E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.ILLEGAL_GENERATION, _E.REBALANCE_IN_PROGRESS}
+)
+_IN_SESSION: Final = (HeartbeatRequest, OffsetCommitRequest, MemberHeard)
 _OF_A_GROUP: Final = (
     JoinGroupRequest,
     SyncGroupRequest,
@@ -79,59 +84,28 @@ _OF_A_GROUP: Final = (
 )
 
 
-class Sent(NamedTuple):
-    """The effects of an event, as clients and the journal see them."""
-
-    answers: dict[Token, Answer]
-    """Responses to JoinGroup and SyncGroup requests."""
-    codes: tuple[ErrorCode, ...]
-    """Errors of a response to LeaveGroup."""
-    values: tuple[GroupMetadataValue | None, ...]
-    """The records of the group that were written."""
-    fenced: frozenset[str]
-    """Members that were removed by time."""
-
-
-class Change(NamedTuple):
-    """A group, and the record that was written of it."""
-
-    group_id: str
-    value: GroupMetadataValue
-
-
-def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
-    """Return the effects of an event on one group."""
-    answers: dict[Token, Answer] = {}
-    fenced = []
+def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Expected:
+    """Return the effects that an event had on one group."""
+    got, reply = Expected(), outcome.reply
     for effect in outcome.effects:
         if isinstance(effect, ParkedResponse):
-            answers[effect.token] = effect.response
+            got.answers[effect.token] = effect.response
         elif isinstance(effect, MemberFenced) and effect.group_id == group_id:
-            fenced.append(effect.member_id)
-    reply = outcome.reply
-    codes: tuple[ErrorCode, ...] = ()
+            got.fenced.add(effect.member_id)
     if isinstance(event, JoinGroupRequest | SyncGroupRequest):
         if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
-            answers[event.token] = reply
+            got.answers[event.token] = reply
     elif isinstance(reply, consumer.LeaveGroupResponse):
-        codes = (reply.error_code,)
+        got.codes = (reply.error_code,)
     elif isinstance(reply, consumer.LeaveGroupBatchResponse):
-        codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
-    return Sent(answers, codes, tuple(_values(outcome.records, group_id)), frozenset(fenced))
+        got.codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
+    for record in outcome.records:
+        if type(record.key) is GroupMetadataKey and record.key.group_id == group_id:
+            got.value = record.value if isinstance(record.value, GroupMetadataValue) else None
+    return got
 
 
-def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadataValue | None]:
-    for record in records:
-        value = record.value
-        if (
-            type(record.key) is GroupMetadataKey
-            and record.key.group_id == group_id
-            and (value is None or isinstance(value, GroupMetadataValue))
-        ):
-            yield value
-
-
-def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator[Finding]:
+def compare(group_id: str, what: str, expected: Expected, got: Expected) -> Iterator[Finding]:
     """Findings of one event, which `what` describes."""
     for token in expected.answers.keys() | got.answers.keys():
         yield from _compare_answers(group_id, what, expected.answers.get(token), got.answers.get(token))
@@ -145,9 +119,16 @@ def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator
             "classic-members",
             f"{what} of {group_id} removed {sorted(got.fenced)} instead of {sorted(expected.fenced)}",
         )
-    value = None if not got.values else got.values[-1]
-    if _essence(value) != _essence(expected.value):
-        yield "classic-record", f"{what} of {group_id} wrote {value} instead of {expected.value}"
+    if _essence(got.value) != _essence(expected.value):
+        yield "classic-record", f"{what} of {group_id} wrote {got.value} instead of {expected.value}"
+
+
+def _fresh_assignments(records: Iterable[Record]) -> Iterator[Finding]:
+    """Check what a leader has sent: it follows from the subscriptions in the same record."""
+    for record in records:
+        if isinstance(value := record.value, GroupMetadataValue):
+            yield from check_assignment(record.key.group_id, value)
+            yield from check_stickiness(record.key.group_id, value)
 
 
 def _names(codes: tuple[ErrorCode, ...]) -> str:
@@ -211,6 +192,9 @@ def _essence(value: GroupMetadataValue | None) -> object:
 class ClassicRounds(Judge):
     """Watches the coordinators' classic groups, and keeps an account of each."""
 
+    has_the_time = True
+    """True if timers of the coordinator run in time; else no timer is found late."""
+
     def __init__(self) -> None:
         self._accounts: dict[str, ExpectedGroup] = {}
         self._lost: set[str] = set()
@@ -241,6 +225,8 @@ class ClassicRounds(Judge):
             for group_id, value in live.classic.stored.items():
                 account = ExpectedGroup.of_record(group_id, value, self.world.config, now_us // 1000)
                 self._accounts[group_id] = account
+                if not self.has_the_time:
+                    account.adopt(live.classic.timers)
                 self._found(group_id, check_state(account, live))
             self._migration.loaded(live)
 
@@ -286,61 +272,73 @@ class ClassicRounds(Judge):
             return
         now_ms = now_us // 1000
         self.report_all(self._migration.before(live, event, outcome, now_ms))
-        if isinstance(event, HeartbeatRequest):
-            self._heartbeat(live, event, outcome, now_ms)
-        elif isinstance(event, OffsetCommitRequest):
-            self._commit(live, event, outcome, now_ms)
-        elif isinstance(event, DeadlineReached):
+        if isinstance(event, DeadlineReached):
             self._time(live, event, outcome, now_ms)
-        elif isinstance(event, MemberHeard):
-            if account := self._accounts.get(event.group_id):
-                account.hears(event.member_id, now_ms)
-        elif isinstance(event, OffsetDeleteRequest | consumer.DeleteGroupsRequest):
-            self._administered(live, event, outcome)
-            if outcome.records:
-                self._elsewhere(live, event, outcome, now_ms)
+        elif isinstance(event, _IN_SESSION):
+            self._in_session(live, event, outcome.reply, now_ms)
         elif isinstance(event, _OF_A_GROUP) and event.group_id not in self._lost:
             self._of_a_group(live, event, outcome, now_ms)
-        elif outcome.records:
+        else:
+            if isinstance(event, OffsetDeleteRequest | consumer.DeleteGroupsRequest):
+                self._administered(live, event, outcome)
             self._elsewhere(live, event, outcome, now_ms)
+        if isinstance(event, SyncGroupRequest):
+            self.report_all(_fresh_assignments(outcome.records))
         if outcome.records:
             self.report_all(self._migration.after(live, outcome))
-        self._look(host, now_ms)
+        if self.has_the_time:
+            self._look(host, now_ms)
+
+    def on_end(self, now_us: int) -> None:
+        """Check that groups at rest agree with their accounts, in memory and on record."""
+        live = self.world.active
+        if live is None:
+            return
+        for group_id, account in [*self._accounts.items()]:
+            group = live.classic.groups.get(group_id)
+            if group is None or account.phase not in (STABLE, EMPTY):
+                continue
+            for value in group.value(group.assignments), live.classic.stored.get(group_id):
+                if _essence(value) != _essence(account.value()):
+                    message = f"{group_id}, {account.phase}, ends as {value} instead of {account.value()}"
+                    self._found(group_id, [("classic-record", message)])
 
     # -- requests -----------------------------------------------------------------------------------------
 
-    def _heartbeat(
-        self, live: GroupCoordinator, request: HeartbeatRequest, outcome: Outcome, now_ms: int
-    ) -> None:
-        account = self._accounts.get(request.group_id)
-        if account is None or not isinstance(outcome.reply, HeartbeatResponse):
+    def _in_session(self, live: GroupCoordinator, event: Any, reply: Response | None, now_ms: int) -> None:
+        """Judge a request that at most renews the session of its member."""
+        group_id, account = event.group_id, self._accounts.get(event.group_id)
+        codes: set[ErrorCode] = set()
+        if isinstance(event, OffsetCommitRequest):
+            if not isinstance(reply, OffsetCommitResponse) or event.is_anonymous_transaction:
+                return
+            if not (judged := reply.errors.keys() - missing(event, reply, live.image)) and event.offsets:
+                return  # of no partition that exists: the request did not reach the group
+            codes = set() if event.is_transactional else {reply.errors[each] for each in judged}
+        elif isinstance(event, HeartbeatRequest):
+            if not isinstance(reply, HeartbeatResponse):
+                return
+            codes = {reply.error_code}
+        if account is None:
             return
-        expected, got = account.beats(request, now_ms), outcome.reply.error_code
-        if got is not expected:
-            self._found(
-                request.group_id,
-                [
-                    (
-                        "classic-answers",
-                        f"Heartbeat of {request.member_id} of {request.group_id}, which is {account.phase} in"
-                        f" generation {account.generation}, in generation {request.generation}: {got.name}"
-                        f" instead of {expected.name}",
-                    )
-                ],
+        account.begin(now_ms, {})
+        expected, what = _NONE, "commit-fenced"
+        if isinstance(event, OffsetCommitRequest):
+            expected = account.commits(event)
+            if expected is _NONE:
+                codes &= _FENCING  # a partition may be refused for its own sake
+        elif isinstance(event, HeartbeatRequest):
+            expected, what = account.beats(event), "classic-answers"
+        else:
+            account.hears(event.member_id)
+        if codes - {expected}:
+            self.report(
+                what,
+                f"{event} to {group_id}, which is {account.phase} in generation {account.generation}:"
+                f" {_names(tuple(codes))} instead of {expected.name}",
             )
-        elif expected in (_NONE, _E.REBALANCE_IN_PROGRESS):
-            self._check_session(live, account, request.member_id)
-
-    def _commit(
-        self, live: GroupCoordinator, request: OffsetCommitRequest, outcome: Outcome, now_ms: int
-    ) -> None:
-        account, reply = self._accounts.get(request.group_id), outcome.reply
-        if account is None or not isinstance(reply, OffsetCommitResponse) or request.is_anonymous_transaction:
-            return
-        if len(missing(request, reply, live.image)) == len(request.offsets):
-            return  # of no partition that exists: the request did not reach the group
-        if member_id := account.commits(request, now_ms):
-            self._check_session(live, account, member_id)
+        else:
+            self._found(group_id, check_timer(live, account, Deadline("session", event.member_id)))
 
     def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
         """Judge an administrator's deletion of a group, or of some of its offsets."""
@@ -353,13 +351,6 @@ class ClassicRounds(Judge):
         elif isinstance(reply, consumer.DeleteGroupsResponse):
             self._found(group_id, check_deleted(account, reply))
 
-    def _check_session(self, live: GroupCoordinator, account: ExpectedGroup, member_id: str) -> None:
-        group_id = account.group_id
-        at_ms = live.classic.timers.deadline_of(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id))
-        right_ms = account.deadlines.get(Deadline("session", member_id))
-        if at_ms != right_ms:
-            self._found(group_id, [_wrong_timer(group_id, Deadline("session", member_id), at_ms, right_ms)])
-
     def _of_a_group(self, live: GroupCoordinator, event: Any, outcome: Outcome, now_ms: int) -> None:
         """Judge a request that names a group, or one that concerns a group."""
         group_id = event.group_id
@@ -367,8 +358,7 @@ class ClassicRounds(Judge):
         got = sent(group_id, event, outcome)
         if account is None:
             if not isinstance(event, JoinGroupRequest) or self._belongs_elsewhere(live, group_id):
-                if outcome.records:
-                    self._elsewhere(live, event, outcome, now_ms)
+                self._elsewhere(live, event, outcome, now_ms)
                 return
             account, is_new = ExpectedGroup(group_id, self.world.config), True
         account.begin(now_ms, got.answers, kept=getattr(event, "token", None) in got.answers)
@@ -395,7 +385,7 @@ class ClassicRounds(Judge):
 
     def _fails(self, outcome: Outcome) -> bool:
         """Return true if the log accepts no records now; the response to a request must say so."""
-        failing = bool(getattr(self.world.journal, "failing", False))
+        failing = not self.has_the_time or bool(getattr(self.world.journal, "failing", False))
         return failing and (outcome.reply is None or _code_of(outcome.reply) in OF_LOG)
 
     def _judge(
@@ -404,7 +394,7 @@ class ClassicRounds(Judge):
         account: ExpectedGroup,
         what: str,
         outcome: Outcome,
-        got: Sent,
+        got: Expected,
     ) -> None:
         """Compare, and let the account go on."""
         group_id, expected = account.group_id, account.now
@@ -412,7 +402,7 @@ class ClassicRounds(Judge):
         if expected.value is not None and not outcome.records and self._fails(outcome):
             expected.answers.clear()
             expected.value = None
-            expected.codes, expected.fenced = got.codes, {*got.fenced}
+            expected.codes, expected.fenced = got.codes, got.fenced
             expected.undo(_E.UNKNOWN_SERVER_ERROR if outcome.reply is None else _code_of(outcome.reply))
             expected.later = nothing
         findings += compare(group_id, what, expected, got)
@@ -442,13 +432,13 @@ class ClassicRounds(Judge):
 
     def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
         """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
+        if outcome is NOTHING:
+            return  # no group had it
         accounts = self._accounts
         due = [(at, group_id, one) for group_id in accounts for at, one in accounts[group_id].due(now_ms)]
         if not self._concerns(outcome):
-            if outcome.records:
-                self._elsewhere(live, event, outcome, now_ms)
-                return
-            if not due:
+            self._elsewhere(live, event, outcome, now_ms)
+            if outcome.records or not due:
                 return
         if not due:
             for group_id in [*accounts]:
@@ -507,11 +497,10 @@ class ClassicRounds(Judge):
         }:
             if group_id in self._lost:
                 continue
-            value = [*_values(outcome.records, group_id)][-1]
-            account = self._accounts.get(group_id)
+            value, account = sent(group_id, event, outcome).value, self._accounts.get(group_id)
             if value is not None:
                 if account is None:
-                    self._came_over(live, Change(group_id, value), event, outcome, now_ms)
+                    self._came_over(live, group_id, value, event, outcome, now_ms=now_ms)
             elif account is not None:
                 self._ended(live, account, event, outcome, now_ms)
 
@@ -536,10 +525,16 @@ class ClassicRounds(Judge):
         self._found(group_id, findings)
 
     def _came_over(
-        self, live: GroupCoordinator, change: Change, event: StepEvent, outcome: Outcome, now_ms: int
+        self,
+        live: GroupCoordinator,
+        group_id: str,
+        value: GroupMetadataValue,
+        event: StepEvent,
+        outcome: Outcome,
+        *,
+        now_ms: int,
     ) -> None:
         """Note that a consumer group became a classic one."""
-        group_id, value = change
         self._found(group_id, self._migration.downgraded(live, group_id, value, event, outcome))
         group = live.classic.groups.get(group_id)
         if group_id in self._lost or group is None:
@@ -599,11 +594,16 @@ def _code_of(reply: Response) -> ErrorCode:
     return getattr(reply, "error_code", _NONE)
 
 
-def _wrong_timer(group_id: str, deadline: Deadline, at_ms: int | None, right_ms: int | None) -> Finding:
-    return (
-        "timers-armed",
-        f"the {deadline.kind} timer of {deadline.member_id or group_id} is at {at_ms}, not at {right_ms}",
-    )
+def check_timer(live: GroupCoordinator, account: ExpectedGroup, deadline: Deadline) -> Iterator[Finding]:
+    """Findings of one timer of a group."""
+    kind, member_id = deadline
+    deadline_of: Any = live.classic.timers.deadline_of
+    at_ms = deadline_of(
+        (kind, account.group_id, member_id)
+    )  # equal to a GroupTimerKey, and there are hundreds
+    if at_ms != (right_ms := account.deadlines.get(deadline)):
+        who = member_id or account.group_id
+        yield "timers-armed", f"the {kind} timer of {who} is at {at_ms}, not at {right_ms}"
 
 
 def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
@@ -616,7 +616,7 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
     at, right = (group.state, group.generation), (account.phase, account.generation)
     if at != right:
         yield (
-            "classic-rounds",
+            "classic-rounds" if at[0] is not right[0] else "classic-generations",
             f"{group_id} is {at[0]} in generation {at[1]} instead of {right[0]} in {right[1]}",
         )
         return
@@ -624,6 +624,12 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
         seats = {each.member_id: each.instance_id for each in group.members.values()}
         yield "classic-members", f"{group_id} has the members {seats} instead of {sorted(account.members)}"
         return
+    instances = [*map(_INSTANCE, group.members.values())]
+    if len(group.static_members) != (static := len(instances) - instances.count(None)):
+        yield (
+            "static-bijection",
+            f"{group_id} has {static} static members and {len(group.static_members)} instance ids",
+        )
     if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
         yield (
             "classic-joined",
@@ -636,12 +642,8 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
             f"{group_id} waits for {[*group.pending_joins]} to join and {[*group.pending_syncs]} to sync, not"
             f" for {sorted(account.given_ids)} and {sorted(account.unsynced)}",
         )
-    deadline_of: Any = live.classic.timers.deadline_of
-    for deadline, right_ms in account.deadlines.items():
-        kind, member_id = deadline
-        at_ms = deadline_of((kind, group_id, member_id))  # equal to a GroupTimerKey, and there are hundreds
-        if at_ms != right_ms:
-            yield _wrong_timer(group_id, deadline, at_ms, right_ms)
+    for deadline in account.deadlines:
+        yield from check_timer(live, account, deadline)
 
 
 _INSTANCE: Final = attrgetter("instance_id")

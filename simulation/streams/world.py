@@ -21,7 +21,6 @@ from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.faults.draw import Draw
-from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
@@ -80,9 +79,7 @@ class StreamsWorld(World):
         """Judges the requests of threads, unless they speak the classic protocol."""
         self.members: dict[str, SimulatedMember] = {}
         """The newest member of each thread, by the thread's name."""
-        judges = (
-            [ClassicGroupsJudge(), ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
-        )
+        judges = [ClassicRounds()] if classic else [StreamsCoordination(), self.requests]
         self.attach([_Coordination(self), *judges, *observers])
         self.cluster = SimulatedCluster(loop, self.draws, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network

@@ -12,7 +12,6 @@ from hypothesis.stateful import initialize, rule
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from tests.property.judged import ClassicClient, ClassicRequests
 
@@ -26,7 +25,7 @@ slots = st.integers(0, SLOTS - 1)
 class ClassicGroupMachine(ClassicRequests):
     """Clients in slots; a slot's client may be another one after a restart."""
 
-    judge_types = (ClassicGroupsJudge, ClassicRounds)
+    judge_types = (ClassicRounds,)
 
     @initialize(members=st.sampled_from([2, 3, 0, 4]), synced=st.booleans())
     def start(self, members: int, synced: bool) -> None:

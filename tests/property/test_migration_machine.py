@@ -14,7 +14,6 @@ from fencepost.coordinator.protocol import classic as c
 from fencepost.coordinator.protocol import consumer, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.coordination import Coordination
 from tests.property.judged import GROUP, ClassicClient, ClassicRequests
@@ -37,7 +36,7 @@ def client_of(slot: int) -> Client:
 class MigrationMachine(ClassicRequests):
     """Slot 3 is a static member."""
 
-    judge_types = (Coordination, ClassicGroupsJudge, ClassicRounds)
+    judge_types = (Coordination, ClassicRounds)
     image = TopicsImage.of([Topic(topic_id="id-of-x", name="x", partitions=PARTITIONS)], 1)
 
     @initialize(

@@ -13,15 +13,12 @@ from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic, consumer_protocol
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.assignors.sticky import write_previous
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.judge.classic import (
-    KnownClassic,
-    check_answer,
     check_assignment,
     check_stickiness,
 )
@@ -74,39 +71,6 @@ def beat(member_id="a", generation=3, instance=None):
 
 def sync(generation):
     return classic.SyncGroupRequest(group_id="g", generation=generation, member_id="a")
-
-
-def commit(member_id, generation):
-    return OffsetCommitRequest(group_id="g", member_id=member_id, member_epoch=generation, offsets={})
-
-
-@pytest.mark.parametrize(
-    ("request_", "state", "right"),
-    [
-        (beat(), "Stable", E.NONE),
-        (beat("x"), "Stable", E.UNKNOWN_MEMBER_ID),
-        (beat("a", 2), "Stable", E.ILLEGAL_GENERATION),
-        (beat("b", instance="other"), "Stable", E.UNKNOWN_MEMBER_ID),
-        (beat("a", instance="i"), "Stable", E.FENCED_INSTANCE_ID),
-        (beat("b", instance="i"), "Stable", E.NONE),
-        (beat(), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
-        (sync(3), "PreparingRebalance", E.REBALANCE_IN_PROGRESS),
-        (sync(2), "CompletingRebalance", E.ILLEGAL_GENERATION),
-        (commit("a", 3), "Stable", E.NONE),
-        (commit("a", 2), "Stable", E.ILLEGAL_GENERATION),
-        (commit("a", 3), "CompletingRebalance", E.REBALANCE_IN_PROGRESS),
-        (commit("", -1), "Empty", E.NONE),
-    ],
-)
-def test_each_request_has_one_right_answer(request_, state, right):
-    known = KnownClassic(group(ClassicGroupState(state)))
-    assert list(check_answer(request_, right, known)) == []
-    for wrong in {E.NONE, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.FENCED_INSTANCE_ID} - {right}:
-        assert len(list(check_answer(request_, wrong, known))) == 1
-
-
-def test_other_errors_are_no_business_of_generations():
-    assert list(check_answer(beat(), E.COORDINATOR_NOT_AVAILABLE, KnownClassic(group()))) == []
 
 
 def record(*members, protocol="x"):

@@ -30,7 +30,6 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
-from fencepost.simulation.judge.classic import ClassicGroupsJudge
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
 from tests.unit.simulation.judged_steps import Judged, Tamper, changed, recorded, replying, same
@@ -47,11 +46,9 @@ def given(*numbers: int, topic: str = "x") -> bytes:
 class Scene(Judged):
     """A coordinator with a judge that sees its steps, or others in their place."""
 
-    def __init__(self, script: str = "", *, judge: Any = ClassicRounds, **settings: Any) -> None:
+    def __init__(self, script: str = "", **settings: Any) -> None:
         self.tokens = 0
-        self.believes = judge is ClassicGroupsJudge
-        """True if the coordinator does what the judge sees."""
-        super().__init__(judge(), image=FOUR, script=script, **settings)
+        super().__init__(ClassicRounds(), image=FOUR, script=script, **settings)
 
     def prepare(self) -> None:
         self.now_ms = 1_000
@@ -62,7 +59,7 @@ class Scene(Judged):
 
     def step(self, event: Any, tamper: Tamper = same, after_ms: int = 10) -> Any:
         """The judge is shown another outcome than the coordinator's, if it is tampered with."""
-        if isinstance(event, TopicsChanged) and not self.believes:
+        if isinstance(event, TopicsChanged):
             self.loaded()
         self.now_ms += after_ms
         outcome = self.live.handle(event, self.now_ms)
@@ -70,7 +67,7 @@ class Scene(Judged):
         if self.world.journal.failing and outcome.records:
             shown = outcome = self.live.not_written(event, outcome, E.NOT_LEADER_OR_FOLLOWER, self.now_ms)
         else:
-            self.live.apply_batch(shown.records if self.believes else outcome.records)
+            self.live.apply_batch(outcome.records)
         self.show(event, shown)
         return outcome.reply
 
@@ -134,19 +131,34 @@ class Scene(Judged):
         )
         return self.step(request)
 
-    def beat(self, member_id: str, generation: str = "1") -> Outcome:
-        return self.step(
-            classic.HeartbeatRequest(group_id="g", generation=int(generation), member_id=member_id)
+    def beat(self, member_id: str, generation: str = "1", instance_id: str | None = None) -> Outcome:
+        request = classic.HeartbeatRequest(
+            group_id="g", generation=int(generation), member_id=member_id, instance_id=instance_id
         )
+        return self.step(request)
 
     def leave(self, *members: str) -> Outcome:
         each = tuple(consumer.LeaveGroupRequest(group_id="g", member_id=member_id) for member_id in members)
         return self.step(consumer.LeaveGroupBatchRequest(group_id="g", members=each))
 
-    def commit(self, member_id: str, offset: str = "") -> Outcome:
+    def commit(self, member_id: str, generation: str = "1", offset: str = "") -> E | None:
         values = {PARTITIONS[0]: OffsetAndMetadata(offset=int(offset))} if offset else {}
-        request = OffsetCommitRequest(group_id="g", member_id=member_id, member_epoch=1, offsets=values)
-        return self.step(request)
+        request = OffsetCommitRequest(
+            group_id="g", member_id=member_id, member_epoch=int(generation), offsets=values
+        )
+        return self.step(request).errors.get(PARTITIONS[0])
+
+    def generation(self, number: str) -> None:
+        self.live.classic.groups["g"].generation = int(number)
+
+    def leak(self) -> None:
+        self.live.classic.timers.set(GroupTimerKey(GroupTimerKind.SESSION, "g", "leaked"), 10**12)
+
+    def no_instances(self) -> None:
+        self.live.classic.groups["g"].static_members.clear()
+
+    def unrecorded(self) -> None:
+        self.live.classic._stored.pop("g")
 
     def delete(self) -> Outcome:
         return self.step(consumer.DeleteGroupsRequest(group_id="g"))
@@ -222,7 +234,8 @@ def one_stays(outcome: Outcome) -> Outcome:
 VOTES = "both 1 protocols=range,sticky; both 2 protocols=sticky,range; both 3 protocols=sticky,range"
 GATHERED = "both 1; both 2; time; time"
 """The second one came in the first one's delay."""
-REJOINS = "static 1; time; sync i-1 1 i-1:0; static 2; static 3"
+STATIC = "static 1; time; sync i-1 1 i-1:0"
+REJOINS = STATIC + "; static 2; static 3"
 DELAY = "both 1; later 0.99; both 2; time"
 GONE = dict.fromkeys(PARTITIONS, E.NONE)
 NO_ANSWER = changed(effects=())
@@ -243,7 +256,6 @@ STEPS = [
         "classic-answers",
     ),
     (PAIR + "; leave c-1 nobody", all_left, "classic-answers"),
-    (PAIR + "; join c-1; beat c-2", replying(error_code=E.NONE), "classic-answers"),
     ("new 1 session_ms=1 =INVALID_SESSION_TIMEOUT", replying(error_code=E.NONE), "classic-answers"),
     ("join stranger =UNKNOWN_MEMBER_ID", replying(error_code=E.NONE), "classic-answers"),
     ("gather 1 2; sync c-2; sync c-1 1 c-1:0 c-2:1", answering(assignment=given(3)), "classic-synced"),
@@ -251,6 +263,10 @@ STEPS = [
     ("gather 1 2; sync c-2; leave c-1", NO_ANSWER, "classic-synced"),
     ("gather 1 2; sync c-2; time", one_stays, "classic-members"),
     ("gather 1 2; sync c-1 1 c-1:0 c-2:1", changed(records=()), "classic-record"),
+    *(
+        ("gather 1 2; sync c-1 1 c-1:0 c-2:1", recorded(**other), "classic-record")
+        for other in ({"generation": 2}, {"leader": "c-2"}, {"protocol": "roundrobin"}, {"members": ()})
+    ),
     (PAIR + "; forget", replying(errors=GONE), "admin-changes"),
     (
         PAIR + "; leave c-1 c-2; delete",
@@ -292,6 +308,11 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
         ("join c-1; pause; later 6; beat c-2", ""),
         ("later 10; commit c-9", "classic-members"),
         ("delete =NON_EMPTY_GROUP", ""),
+        ("generation 5; time", "classic-generations"),
+        ("leak; join c-1", "timers-armed"),
+        ("end", ""),
+        ("join c-1; end", ""),  # in the middle of a round a group is not on record
+        ("unrecorded; end", "classic-record"),
         ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
     ],
 )
@@ -311,12 +332,16 @@ def test_a_full_group_takes_nobody() -> None:
     assert scene.play("new 4") == {"classic-answers"}
 
 
+def test_an_instance_id_that_is_not_kept() -> None:
+    assert Scene(STATIC).play("no_instances; both 2") == {"static-bijection"}
+
+
 def test_a_timer_that_nobody_had_set() -> None:
     ghost = MemberFenced(group_id="g", member_id="c-2", reason="session")
     assert Scene(PAIR).show(DeadlineReached(), Outcome(effects=(ghost,))) == {"classic-members"}
 
 
-@pytest.mark.parametrize("step", ["commit c-1 1", "beat c-1"])
+@pytest.mark.parametrize("step", ["commit c-1 1 7", "beat c-1"])
 def test_a_session_that_a_member_does_not_renew(step: str) -> None:
     scene = Scene(f"{PAIR}; {step}")
 
@@ -361,51 +386,57 @@ def test_a_classic_member_of_a_consumer_group_that_keeps_an_expression(
         assert "classic-migrates" in scene.play("join c-1")
 
 
-# -- what is on record, and what leaders give to whom --------------------------------------------------------
+# -- what leaders give to whom ------------------------------------------------------------------------------
 
-ROUND = "both 1; both 2; time; time"
-OWNER = "both 1; both 2 owned=1; time; time"
-RIGHT = ROUND + "; sync c-1 1 c-1:0 c-2:1"
-
-
-def wrong(code: ErrorCode) -> Tamper:
-    return replying(error_code=code)
+ROUND, OWNER = "both 1; both 2; time; time", "both 1; both 2 owned=1; time; time"
 
 
 @pytest.mark.parametrize(
-    ("script", "tamper", "broken"),
+    ("script", "broken"),
     [
-        (
-            RIGHT + "; sync c-2 =NONE; beat c-1 =NONE; beat c-2 =NONE; beat c-1 0 =ILLEGAL_GENERATION;"
-            " beat c-3 =UNKNOWN_MEMBER_ID",
-            None,
-            "",
-        ),
-        (ROUND, None, ""),  # in the middle of a round a group is not on record
-        (ROUND + "; sync c-1 1 c-1:0 c-2:0", None, "classic-assignment"),
-        (ROUND + "; sync c-1 1 c-1:0 c-2:other1", None, "classic-assignment"),
-        (OWNER + "; sync c-1 1 c-1:0 c-2:1", None, ""),
-        (OWNER + "; sync c-1 1 c-1:1 c-2:0", None, "classic-assignment"),
-        (RIGHT + "; beat c-1", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
-        (RIGHT + "; beat c-1 0", wrong(E.NONE), "classic-answers"),
-        (RIGHT + "; beat c-3", wrong(E.ILLEGAL_GENERATION), "classic-answers"),
-        (RIGHT + "; beat c-3", wrong(E.NONE), "classic-answers"),
-        (RIGHT + "; sync c-2", wrong(E.UNKNOWN_MEMBER_ID), "classic-answers"),
-        (RIGHT + "; sync c-2 0", wrong(E.NONE), "classic-answers"),
-        (RIGHT, recorded(generation=2), "classic-record"),
-        (RIGHT, recorded(leader="c-2"), "classic-record"),
-        (RIGHT, recorded(protocol="roundrobin"), "classic-record"),
-        (RIGHT, recorded(members=()), "classic-record"),
+        (ROUND + "; sync c-1 1 c-1:0 c-2:0", "classic-assignment"),
+        (ROUND + "; sync c-1 1 c-1:0 c-2:other1", "classic-assignment"),
+        (OWNER + "; sync c-1 1 c-1:0 c-2:1", ""),
+        (OWNER + "; sync c-1 1 c-1:1 c-2:0", "classic-assignment"),
     ],
 )
-def test_a_generation_and_its_record(script: str, tamper: Tamper | None, broken: str) -> None:
-    scene = Scene(judge=ClassicGroupsJudge)
-    scene.play_wrongly(script, tamper)
-    assert scene.play("end") == set(broken.split())
-    assert len(scene.found) == len(broken.split())
+def test_a_leader_gives_partitions(script: str, broken: str) -> None:
+    assert Scene().play(script) == set(broken.split())
 
 
-def test_a_group_that_is_on_no_record_is_found() -> None:
-    scene = Scene(RIGHT, judge=ClassicGroupsJudge)
-    scene.live.classic._stored.pop("g")
-    assert scene.play("end") == {"classic-record"}
+# -- answers ------------------------------------------------------------------------------------------------
+
+RIGHT_ANSWERS = f"""
+{PAIR}; beat c-1 =NONE
+{PAIR}; beat c-1 0 =ILLEGAL_GENERATION
+{PAIR}; beat c-3 =UNKNOWN_MEMBER_ID
+{PAIR}; join c-1; beat c-2 =REBALANCE_IN_PROGRESS
+{PAIR}; sync c-2 0 =ILLEGAL_GENERATION
+{PAIR}; sync c-3 =UNKNOWN_MEMBER_ID
+{PAIR}; join c-1; sync c-2 =REBALANCE_IN_PROGRESS
+{STATIC}; beat i-1 1 i =NONE
+{STATIC}; beat i-1 1 j =UNKNOWN_MEMBER_ID
+{STATIC}; beat i-0 1 i =FENCED_INSTANCE_ID
+{PAIR}; commit c-1 1 7 =NONE
+{PAIR}; commit c-1 0 7 =ILLEGAL_GENERATION
+{PAIR}; commit c-3 1 7 =UNKNOWN_MEMBER_ID
+{PAIR}; join c-1; commit c-2 1 7 =NONE
+gather 1 2; commit c-1 1 7 =REBALANCE_IN_PROGRESS
+{PAIR}; leave c-1 c-2; commit nobody -1 7 =NONE
+"""
+
+
+@pytest.mark.parametrize("script", RIGHT_ANSWERS.split("\n")[1:-1])
+def test_each_request_has_one_right_answer(script: str) -> None:
+    assert Scene().play(script) == set()
+    broken = "commit-fenced" if "commit" in script else "classic-answers"
+    codes = E.NONE, E.UNKNOWN_MEMBER_ID, E.ILLEGAL_GENERATION, E.FENCED_INSTANCE_ID
+    for wrong in codes:
+        if wrong.name != script.rpartition("=")[2]:
+            fields: Any = {"errors": {PARTITIONS[0]: wrong}} if "commit" in script else {"error_code": wrong}
+            assert Scene().play_wrongly(script.rpartition("=")[0], replying(**fields)) == {broken}
+
+
+def test_a_commit_that_the_log_refuses_breaks_no_rule() -> None:
+    tamper = replying(errors={PARTITIONS[0]: E.COORDINATOR_NOT_AVAILABLE})
+    assert Scene().play_wrongly(PAIR + "; commit c-1 1 7", tamper) == set()

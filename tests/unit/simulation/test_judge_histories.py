@@ -5,13 +5,11 @@ What is right here was asked of Kafka 4.3.1 itself.
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgspec
 import pytest
 
-from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic, consumer, offsets
 from fencepost.coordinator.protocol import consumer_protocol as embedded
 from fencepost.coordinator.protocol import records as r
@@ -19,8 +17,10 @@ from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import Outcome, RegularExpressionsResolved
 from fencepost.coordinator.protocol.transactions import TransactionEnded
-from fencepost.simulation.judge.classic import ClassicGroupsJudge, KnownClassic, WrittenGenerations
+from fencepost.simulation.judge.classic import ObservedClassicGroups
+from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.coordination import Coordination
+from fencepost.simulation.kernel.observers import RecordsObserved
 from tests.unit.simulation.judged_steps import Judged, Tamper, beat, only, replying
 
 X0, X1, X9, GONE = (TopicPartition(*each) for each in (("x", 0), ("x", 1), ("x", 9), ("gone", 0)))
@@ -35,7 +35,7 @@ class Scene(Judged):
     step_ms = 2_000
 
     def __init__(self, script: str = "") -> None:
-        super().__init__(Coordination(), ClassicGroupsJudge(), script=script)
+        super().__init__(Coordination(), ClassicRounds(), script=script)
 
     def beat(self, member_id: str, epoch: str, owned: str | None = None, **fields: Any) -> Any:
         return self.step(beat(member_id, int(epoch), owned, api_version=-1, **fields))
@@ -100,13 +100,6 @@ class Scene(Judged):
 
     def aborted(self) -> None:
         self.step(TransactionEnded(group_id="g", producer_id=1, commit=False))
-
-    def leak(self, count: str) -> None:
-        for number in range(int(count)):
-            self.live.classic.timers.set(f"leaked {number}", 10**12)  # type: ignore[arg-type]
-
-    def generation(self, number: str) -> None:
-        self.live.classic.groups["g"].generation = int(number)
 
     def times_out(self, member_id: str) -> None:
         self.time()
@@ -242,9 +235,6 @@ def test_a_refused_member_writes_nothing_else(before: str, tamper: Tamper) -> No
 LATE = {"revocation-bounded", "gone-members"}
 """Reported of a timer that runs out without an effect."""
 GENERATION = "join =MEMBER_ID_REQUIRED; join c-1; time; sync =NONE; stored 1"
-THREE = "; ".join(f"join - g{number} =MEMBER_ID_REQUIRED" for number in range(3))
-TWO = "join - g; join - h"
-QUIET = "join - quiet; join c-1 quiet; time; join; join c-1; time"
 OWED = "beat A 0; beat B 0; beat A 2"
 
 
@@ -257,13 +247,6 @@ OWED = "beat A 0; beat B 0; beat A 2"
         (GENERATION + f"; beat A 0 =NONE; members A c-1; leave c-1; leave A; {CLASSIC}; stored 0", set()),
         # A group stays without its last offset.
         *((f"{STAGED}; aborted; commit A 3 {number} =UNKNOWN_MEMBER_ID", set()) for number in (8, 9)),
-        # Timers of classic groups: a group, and an id that was given out, may have three.
-        (THREE + "; leak 6; join - g0", set()),
-        (THREE + "; leak 7; join c-1 g0", {"bounded-memory"}),
-        (TWO + "; later 10; time; leak 5; join - h", {"bounded-memory"}),
-        (TWO + "; leak 4; later 10; time; delete", {"bounded-memory"}),
-        # A classic group is looked at even if no event names it.
-        (QUIET + "; generation 5; time", {"classic-generations"}),
         # Timers of a broker that stood still are late.
         (OWED + "; later 60; times_out A", LATE),
         (OWED + "; paused c; later 60; times_out A", LATE),
@@ -291,34 +274,25 @@ def generation(number: int) -> r.Record:
     return r.Record(r.GroupMetadataKey("g"), msgspec.structs.replace(EMPTY, generation=number))
 
 
-CLASSIC_ENDS = (r.Record(r.GroupMetadataKey("g"), None),)
-EMPTY_ENDS = (r.Record(r.ConsumerGroupMetadataKey("g"), None),)
-GROUP_ENDS = (r.Record(r.ConsumerGroupMemberMetadataKey("g", "A"), None), *EMPTY_ENDS)
+CLASSIC_ENDS = r.Record(r.GroupMetadataKey("g"), None)
+UPGRADED = r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(epoch=3, metadata_hash=0))
+EMPTY_ENDS = r.Record(r.ConsumerGroupMetadataKey("g"), None)
 
 
 @pytest.mark.parametrize(
-    ("batches", "falls"),
+    ("records", "falls"),
     [
-        # The group goes on.
-        ([("Stable", (generation(2),))], True),
-        ([("Stable", (generation(4),))], False),
-        # It becomes a consumer group with its members, and a classic one again, with members or without.
-        ([("Stable", CLASSIC_ENDS), (None, (*GROUP_ENDS, generation(2)))], True),
-        ([("Stable", CLASSIC_ENDS), (None, (*GROUP_ENDS, generation(3)))], False),
-        ([("Stable", CLASSIC_ENDS), (None, (*EMPTY_ENDS, generation(0)))], False),
-        ([("Stable", CLASSIC_ENDS), (None, EMPTY_ENDS), (None, (generation(0),))], False),
-        # It was empty when it became a consumer group, or went.
-        ([("Empty", CLASSIC_ENDS), (None, (*GROUP_ENDS, generation(2)))], False),
-        ([("Empty", CLASSIC_ENDS), (None, (generation(0),))], False),
-        # It had members, and nothing may end it.
-        ([("PreparingRebalance", CLASSIC_ENDS), (None, (generation(0),))], True),
+        ((generation(2),), True),
+        ((generation(4),), False),
+        ((CLASSIC_ENDS, generation(0)), False),
+        # It becomes a consumer group, and a classic one again.
+        ((CLASSIC_ENDS, UPGRADED, EMPTY_ENDS, generation(0)), False),
     ],
 )
-def test_a_generation_falls_only_where_nobody_is_left(batches: list[Any], falls: bool) -> None:
-    written, found = WrittenGenerations(), []
-    assert list(written.check((generation(3),), {})) == []
-    for state, batch in batches:
-        known: Any = SimpleNamespace(group_id="g", generation=3, members={}, pending_joins={})
-        known.state = None if state is None else ClassicGroupState(state)
-        found += [name for name, _ in written.check(batch, {"g": KnownClassic(known)} if state else {})]
+def test_a_recorded_generation_falls_only_if_the_group_ends(records: Any, falls: bool) -> None:
+    judge, found = ObservedClassicGroups(), list[str]()
+    judge.attach(None, lambda invariant, message, rule="": found.append(invariant))
+    for each in (generation(3), *records):
+        observed = RecordsObserved(group_id="g", cause="")
+        judge.on_coordinator_step("b", observed, Outcome(records=(each,)), 0)
     assert found == (["classic-generations"] if falls else [])
