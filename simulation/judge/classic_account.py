@@ -7,6 +7,7 @@ that left, the account follows the choice that was made, if it was open.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
@@ -73,9 +74,9 @@ class ExpectedGroup:
         """Ids that were given to members that have not joined with them yet."""
         self.unsynced: set[MemberId] = set()
         """Members that have not requested their assignment in this generation."""
-        self.topics: frozenset[str] | None = frozenset()
-        """The topics that the members of this generation subscribe to; None if not all of them can be read.
-        """
+        self.topics: frozenset[str] | None = None
+        """The topics that the members of this generation subscribe to; None before the first one, and if not
+        all of them can be read."""
         self.deadlines: dict[Deadline, int] = {}
         self._gathering: tuple[int, int] | None = None
         """While the first members gather: the current delay, and the time that is left for more, in ms."""
@@ -570,11 +571,12 @@ class ExpectedGroup:
             self.protocol = min(choices, default=None)
 
     def _read_topics(self) -> None:
+        self.topics = None
+        if self.protocol_type != classic.CONSUMER_PROTOCOL_TYPE:
+            return
         said = [member.metadata(self.protocol) for member in self.members.values()]
-        try:
+        with contextlib.suppress(MalformedConsumerProtocol):
             self.topics = frozenset(topic for data in said for topic in read_subscribed_topics(data))
-        except MalformedConsumerProtocol:
-            self.topics = None
 
     def _fail_syncs(self, code: ErrorCode) -> None:
         for member in self.members.values():

@@ -278,6 +278,9 @@ class ClassicMigration:
             and group.protocol_type == CONSUMER_PROTOCOL_TYPE
             and len(group.members) <= self._config.group_consumer_max_size
             and _fits(each.assignment for each in group.members.values())
+            and all(
+                _topics(one.metadata) is not None for each in group.members.values() for one in each.protocols
+            )
         ):
             yield (
                 "classic-migrates",
@@ -426,9 +429,11 @@ class ClassicMigration:
                 self._known.pop(group_id, None)
                 continue
             known, config = KnownConsumers(group), self._config
-            self._known[group_id] = known
+            before, self._known[group_id] = self._known.get(group_id), known
             if (
-                known.members
+                before is not None
+                and before.members.keys() - known.members.keys()
+                and known.members
                 and config.group_consumer_migration_policy in _DOWNGRADES
                 and len(known.members) <= config.group_max_size
                 and all(each.classic is not None for each in known.members.values())

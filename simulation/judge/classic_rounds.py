@@ -42,6 +42,7 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
 from fencepost.simulation.judge.classic import check_assignment, check_stickiness
@@ -98,7 +99,8 @@ def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Expected:
     elif isinstance(reply, consumer.LeaveGroupResponse):
         got.codes = (reply.error_code,)
     elif isinstance(reply, consumer.LeaveGroupBatchResponse):
-        got.codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
+        refused = () if reply.error_code is _NONE else (reply.error_code,)
+        got.codes = tuple(each.error_code for each in reply.members) or refused
     for record in outcome.records:
         if type(record.key) is GroupMetadataKey and record.key.group_id == group_id:
             got.value = record.value if isinstance(record.value, GroupMetadataValue) else None
@@ -152,10 +154,10 @@ def _compare_answers(
             f" {expected.error_code.name}",
         )
     elif _essence_of_answer(expected) != _essence_of_answer(got):
-        yield (
-            "classic-joined" if joins else "classic-synced",
-            f"{what} of {group_id}: {request} got {got} instead of {expected}",
-        )
+        name = "classic-joined" if joins else "classic-synced"
+        if getattr(expected, "generation", 0) != getattr(got, "generation", 0):
+            name = "classic-generations"
+        yield name, f"{what} of {group_id}: {request} got {got} instead of {expected}"
 
 
 def _short(answer: Answer | None) -> str:
@@ -290,7 +292,7 @@ class ClassicRounds(Judge):
             self._look(host, now_ms)
 
     def on_end(self, now_us: int) -> None:
-        """Check that groups at rest agree with their accounts, in memory and on record."""
+        """Check that groups at rest are in memory as their accounts say."""
         live = self.world.active
         if live is None:
             return
@@ -298,10 +300,10 @@ class ClassicRounds(Judge):
             group = live.classic.groups.get(group_id)
             if group is None or account.phase not in (STABLE, EMPTY):
                 continue
-            for value in group.value(group.assignments), live.classic.stored.get(group_id):
-                if _essence(value) != _essence(account.value()):
-                    message = f"{group_id}, {account.phase}, ends as {value} instead of {account.value()}"
-                    self._found(group_id, [("classic-record", message)])
+            value, right = group.value(group.assignments), account.value()
+            if _essence(value) != _essence(right):
+                message = f"{group_id}, {account.phase}, ends as {value} instead of {right}"
+                self._found(group_id, [("classic-record", message)])
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -448,7 +450,10 @@ class ClassicRounds(Judge):
         first_ms = min(at for at, _, _ in due)
         chosen = [(group_id, one) for at, group_id, one in due if at == first_ms]
         fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
-        group_id, deadline = next((each for each in chosen if _explains(each[1], fenced)), chosen[0])
+        group_id, deadline = min(
+            chosen,
+            key=lambda each: (_is_armed(live, each[0], each[1], first_ms), not _explains(each[1], fenced)),
+        )
         account, got = accounts[group_id], sent(group_id, event, outcome)
         account.begin(now_ms, got.answers)
         account.is_over(deadline)
@@ -575,9 +580,16 @@ def _takes(account: ExpectedGroup, event: Any) -> None:
     elif isinstance(event, consumer.LeaveGroupRequest):
         account.leaves((event,))
     elif isinstance(event, SessionEnded):
-        account.is_over(Deadline("session", event.member_id), by_time=False)
+        if event.member_id in account.members:
+            account.is_over(Deadline("session", event.member_id), by_time=False)
     else:
         account.rebalances()
+
+
+def _is_armed(live: GroupCoordinator, group_id: str, deadline: Deadline, at_ms: int) -> bool:
+    """Return true if a timer still waits for that time: another one ran."""
+    key = GroupTimerKey(GroupTimerKind(deadline.kind), group_id, deadline.member_id)
+    return live.classic.timers.deadline_of(key) == at_ms
 
 
 def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:

@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.outcome import (
     MemberFenced,
     Outcome,
     ParkedResponse,
+    SessionEnded,
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
@@ -148,6 +149,9 @@ class Scene(Judged):
         )
         return self.step(request).errors.get(PARTITIONS[0])
 
+    def ended(self, member_id: str) -> None:
+        self.step(SessionEnded(group_id="g", member_id=member_id))
+
     def generation(self, number: str) -> None:
         self.live.classic.groups["g"].generation = int(number)
 
@@ -157,8 +161,8 @@ class Scene(Judged):
     def no_instances(self) -> None:
         self.live.classic.groups["g"].static_members.clear()
 
-    def unrecorded(self) -> None:
-        self.live.classic._stored.pop("g")
+    def reassigned(self) -> None:
+        self.live.classic.groups["g"].members["c-1"].assignment = b""
 
     def delete(self) -> Outcome:
         return self.step(consumer.DeleteGroupsRequest(group_id="g"))
@@ -246,7 +250,7 @@ STEPS = [
     (DELAY, lambda _: Outcome(effects=tuple(map(told, (1, 2), ("c-1", "c-2")))), "classic-rounds"),
     (GATHERED, answering(leader="c-2"), "classic-joined"),
     (GATHERED, answering(members=()), "classic-joined"),
-    (GATHERED, answering(generation=2), "classic-joined"),
+    (GATHERED, answering(generation=2), "classic-generations"),
     (GATHERED, answering(protocol_name="sticky"), "classic-joined"),
     (VOTES + "; time; time", answering(protocol_name="range"), "classic-joined"),
     (REJOINS, replying(skip_assignment=False), "classic-joined"),
@@ -312,12 +316,19 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
         ("leak; join c-1", "timers-armed"),
         ("end", ""),
         ("join c-1; end", ""),  # in the middle of a round a group is not on record
-        ("unrecorded; end", "classic-record"),
+        ("reassigned; end", "classic-record"),
         ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
     ],
 )
 def test_the_life_of_a_pair(script: str, broken: str) -> None:
     assert Scene(PAIR).play(script) == set(broken.split())
+
+
+@pytest.mark.parametrize(
+    "script", ["static 1; forget", "new 1; leave; ended c-1; time", "both 1; both 2; ended c-1; time"]
+)
+def test_requests_that_change_little(script: str) -> None:
+    assert Scene().play(script) == set()
 
 
 def test_what_cannot_be_written_did_not_happen() -> None:
