@@ -93,6 +93,12 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     downtime_p90: float | None
     heartbeat_median: float | None
 
+    @classmethod
+    def of(cls, judged: Sequence[Judged]) -> Ratio:
+        """Return the ratios of what was judged."""
+        ratios = {f"{each.figure.removesuffix('s')}_{each.quantile}": each.ratio for each in judged}
+        return cls(**{name: ratios[name] for name in cls.__struct_fields__})
+
 
 class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a comparison."""
@@ -216,7 +222,6 @@ def compare(
         advance(1)
     results = played.results
     found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]
-    ours, theirs = _side(simulated, runs, violated), _side(real, len(results), found)
     compared = FidelityComparison(
         scenario=played.scenario.name,
         members=played.scenario.group.members,
@@ -225,9 +230,9 @@ def compare(
         cluster=results[0].cluster,
         nodes=results[0].nodes,
         fitted=None if model is None else model.settings,
-        simulated=ours,
-        real=theirs,
-        ratio=_ratio(ours, theirs),
+        simulated=_side(simulated, runs, violated),
+        real=_side(real, len(results), found),
+        ratio=Ratio.of(judged),
         judged=judged,
         records_lost=sum(result.records_lost for result in results),
         skipped=[skipped for result in results for skipped in result.skipped],
@@ -310,17 +315,3 @@ def _distribution(ordered: Sequence[float]) -> Distribution:
         return Distribution()
     at = {name: nearest_rank(ordered, share) for name, share in _SHARES.items()}
     return Distribution(count=len(ordered), **at)
-
-
-def _ratio(ours: ComparedSide, theirs: ComparedSide) -> Ratio:
-    return Ratio(
-        rebalance_median=_over(ours.rebalances.median, theirs.rebalances.median),
-        rebalance_p90=_over(ours.rebalances.p90, theirs.rebalances.p90),
-        downtime_median=_over(ours.downtime.median, theirs.downtime.median),
-        downtime_p90=_over(ours.downtime.p90, theirs.downtime.p90),
-        heartbeat_median=_over(ours.heartbeat.median, theirs.heartbeat.median),
-    )
-
-
-def _over(one: float | None, other: float | None) -> float | None:
-    return None if one is None or not other else one / other

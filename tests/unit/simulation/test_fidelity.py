@@ -15,7 +15,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.time_scale import tempo
 from fencepost.simulation.lab.fidelity import compare as fidelity
 from fencepost.simulation.lab.fidelity.compare import Played, compare
@@ -34,6 +33,7 @@ from fencepost.simulation.scenarios.load import load, load_any
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.test_cli_chaos import RESULT
 
 
 def measured(*settings: str, scenario: str = "scale-up-and-down") -> Latencies:
@@ -261,7 +261,7 @@ def played_in_simulation(
         done = tempo(real, seed, config, 300_000_000)
         with ParquetTrace(out / TRACES / f"real-{seed}.parquet", f"real-{seed}") as trace:
             run(done.scenario, seed, plan=done.plan, judges=[latencies], trace=ToldAsReal(trace))
-        results.append(told_as_real(6))
+        results.append(RESULT)
         plays[seed] = tempo(model, seed, config, 300_000_000)
     return Played(scenario=model, config=config, plays=plays, results=results, latencies=latencies, out=out)
 
@@ -321,7 +321,7 @@ def test_violations_are_told_with_the_trace_of_their_run(
     monkeypatch.setattr(fidelity, "read_samples", lambda out, master: {"rebalances": [], "downtime": []})
     scenario, config = load("steady", members=2, partitions=4), GroupCoordinatorConfig()
     (tmp_path / TRACES).mkdir()
-    real = msgspec.structs.replace(told_as_real(2), violations=[seen("one-owner"), seen("one-owner")])
+    real = msgspec.structs.replace(RESULT, seed=1, violations=[seen("one-owner"), seen("one-owner")])
     result = compare(
         Played(
             scenario=scenario,
@@ -351,31 +351,6 @@ def test_violations_are_told_with_the_trace_of_their_run(
 
 def seen(invariant: str) -> Violation:
     return Violation(invariant=invariant, seq=3, t_us=4, message="seen")
-
-
-def told_as_real(members: int) -> ChaosResult:
-    return ChaosResult(
-        scenario="scale-up-and-down",
-        seed=1,
-        members=members,
-        partitions=18,
-        virtual_seconds=1,
-        wall_seconds=1,
-        events=1,
-        heartbeats=1,
-        rebalances=1,
-        converged=True,
-        violations=[],
-        digest="",
-        records_sent=0,
-        records_lost=0,
-        records_duplicated=0,
-        client="fencepost",
-        cluster="jvm",
-        nodes=1,
-        speed=1,
-        skipped=[],
-    )
 
 
 def test_what_is_fitted_to_are_values_that_were_measured() -> None:
