@@ -6,133 +6,17 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.journal.encoding import BrokenRecord, decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol import records, streams, streams_records
+from fencepost.coordinator.protocol import records
 from fencepost.coordinator.protocol.records import Record, RecordKey, RecordValue
+from tests.property.drawn_records import PAIRS, Pairs, int32, int64, maybe, records_of, short
 
-int32 = st.integers(-(2**31), 2**31 - 1)
-int64 = st.integers(-(2**63), 2**63 - 1)
-short = st.text(max_size=6)
-maybe = st.none() | short
-numbers = st.lists(st.integers(0, 99), min_size=1, max_size=5, unique=True).map(lambda ns: tuple(sorted(ns)))
-partitions = st.dictionaries(short, numbers, max_size=3)
-epochs = st.dictionaries(short, st.dictionaries(st.integers(0, 99), int32, max_size=3), max_size=3)
-names = st.lists(short, max_size=3).map(tuple)
-texts = st.dictionaries(short, short, max_size=2)
-pair_lists = st.lists(st.tuples(short, short), max_size=2).map(tuple)
-tasks = st.builds(streams.Tasks, partitions, partitions, partitions)
-
-pairs: list[tuple[st.SearchStrategy[RecordKey], st.SearchStrategy[RecordValue]]] = [
+PENDING: Pairs = [
     (
-        st.builds(records.OffsetCommitKey, short, short, st.integers(0, 99)),
-        st.builds(records.OffsetCommitValue, int64, int32, short, int64, int64, maybe),
-    ),
-    (
-        st.builds(records.GroupMetadataKey, short),
-        st.builds(
-            records.GroupMetadataValue,
-            *[short, int32, maybe, maybe, int64],
-            st.lists(
-                st.builds(
-                    records.GroupMetadataMember,
-                    *[short, maybe, short, short, int32, int32, st.binary(max_size=6), st.binary(max_size=6)],
-                ),
-                max_size=3,
-            ).map(tuple),
-        ),
-    ),
-    (
-        st.builds(records.ConsumerGroupMetadataKey, short),
-        st.builds(records.ConsumerGroupMetadataValue, int32, int64),
-    ),
-    (
-        st.builds(records.ConsumerGroupMemberMetadataKey, short, short),
-        st.builds(
-            records.ConsumerGroupMemberMetadataValue,
-            *[maybe, maybe, short, short, st.lists(short, max_size=3).map(tuple), maybe, int32, maybe],
-            st.none()
-            | st.builds(
-                records.ClassicMemberMetadata,
-                int32,
-                st.lists(st.tuples(short, st.binary(max_size=6)), max_size=2).map(tuple),
-            ),
-        ),
-    ),
-    (
-        st.builds(records.ConsumerGroupTargetAssignmentMetadataKey, short),
-        st.builds(records.ConsumerGroupTargetAssignmentMetadataValue, int32, int64),
-    ),
-    (
-        st.builds(records.ConsumerGroupTargetAssignmentMemberKey, short, short),
-        st.builds(records.ConsumerGroupTargetAssignmentMemberValue, partitions),
-    ),
-    (
-        st.builds(records.ConsumerGroupCurrentMemberAssignmentKey, short, short),
-        st.builds(
-            records.ConsumerGroupCurrentMemberAssignmentValue,
-            *[int32, int32, st.sampled_from([0, 1, 2, 127]), partitions, partitions, epochs],
-        ),
-    ),
-    (
-        st.builds(records.ConsumerGroupRegularExpressionKey, short, short),
-        st.builds(
-            records.ConsumerGroupRegularExpressionValue, st.lists(short, max_size=3).map(tuple), int32, int64
-        ),
-    ),
-    (
-        st.builds(records.PendingOffsetCommitKey, short, short, st.integers(0, 99), int64),
+        st.builds(records.PendingOffsetCommitKey, short, short, int32, int64),
         st.builds(records.PendingOffsetCommitValue, int64, int32, short, int64, maybe),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupMetadataKey, short),
-        st.builds(streams_records.StreamsGroupMetadataValue, int32, int64, int32, texts),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupMemberMetadataKey, short, short),
-        st.builds(
-            streams_records.StreamsGroupMemberMetadataValue,
-            *[maybe, maybe, short, short, int32, int32, short],
-            st.none() | st.builds(streams.Endpoint, short, st.integers(0, 2**16 - 1)),
-            texts,
-        ),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupTargetAssignmentMetadataKey, short),
-        st.builds(streams_records.StreamsGroupTargetAssignmentMetadataValue, int32, int64),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupTargetAssignmentMemberKey, short, short),
-        st.builds(streams_records.StreamsGroupTargetAssignmentMemberValue, tasks),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupCurrentMemberAssignmentKey, short, short),
-        st.builds(
-            streams_records.StreamsGroupCurrentMemberAssignmentValue,
-            *[int32, int32, st.sampled_from([1, 2, 3, 127]), tasks, tasks, epochs],
-        ),
-    ),
-    (
-        st.builds(streams_records.StreamsGroupTopologyKey, short),
-        st.builds(
-            streams_records.StreamsGroupTopologyValue,
-            int32,
-            st.lists(
-                st.builds(
-                    streams.Subtopology,
-                    short,
-                    names,
-                    state_changelog_topics=st.lists(
-                        st.builds(streams.TopicInfo, short, int32, configs=pair_lists), max_size=2
-                    ).map(tuple),
-                    copartition_groups=st.lists(st.builds(streams.CopartitionGroup, numbers), max_size=2).map(
-                        tuple
-                    ),
-                ),
-                max_size=2,
-            ).map(tuple),
-        ),
-    ),
+    )
 ]
-any_record = st.one_of([st.builds(Record, key, st.none() | value) for key, value in pairs])
+any_record = records_of(PAIRS + PENDING)
 few_keys = st.builds(
     Record,
     st.builds(records.ConsumerGroupMetadataKey, st.sampled_from("abc")),
@@ -147,7 +31,7 @@ def facts(found: MemoryJournal) -> dict[RecordKey, RecordValue]:
 
 
 def test_every_record_type_is_covered() -> None:
-    assert len(pairs) == len(RecordKey.__args__) == len(RecordValue.__args__)
+    assert len(PAIRS + PENDING) == len(RecordKey.__args__) == len(RecordValue.__args__)
 
 
 @given(any_record)

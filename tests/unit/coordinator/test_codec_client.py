@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.classic.describe import missing
-from fencepost.coordinator.codec import offsets
+from fencepost.coordinator.codec import groups, offsets
 from fencepost.coordinator.codec.client import CLIENT_APIS, read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
@@ -96,6 +96,12 @@ def test_fetches_arrive(version: int, everything: bool) -> None:
         api_version=version,
     )
     assert server_reads(ApiKey.OFFSET_FETCH, version, call) == call
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DELETE_GROUPS))
+def test_each_group_to_delete_is_a_request(version: int) -> None:
+    call = groups.DeleteGroupsCall(groups=(consumer.DeleteGroupsRequest(group_id="g"),))
+    assert server_reads(ApiKey.DELETE_GROUPS, version, call) == call
 
 
 def test_a_topic_id_of_zeroes_is_none() -> None:
