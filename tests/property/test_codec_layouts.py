@@ -107,7 +107,9 @@ def theirs_of(key: int) -> Any:
 def check_all_read(key: int, seen: Seen) -> None:
     """Each field has the wire's values, and not its default for all of them."""
     left_out = (*CONTEXT, *(("topic_id",) if key in BY_NAME_ONLY else ()))
-    left_out += {ApiKey.ALTER_CONFIGS: (".operation",), ApiKey.FIND_COORDINATOR: ("Node.rack",)}.get(key, ())
+    left_out += {ApiKey.ALTER_CONFIGS: (".operation",), ApiKey.FIND_COORDINATOR: ("Node.rack",)}.get(
+        ApiKey(key), ()
+    )
     always = {field for field, values in seen.items() if len(values) < 2}
     assert {each for each in always if not each.endswith(left_out)} <= NOT_READ
 
