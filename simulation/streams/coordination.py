@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, MemberFenced, Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
@@ -18,9 +19,11 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
+from fencepost.simulation.judge.consumer_model import minus
+from fencepost.simulation.judge.journal import JournalVersion, check_replays
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.described import descriptions
-from fencepost.simulation.streams.reconciliation import reconciliations
+from fencepost.simulation.streams.reconciliation import parts_of, reconciliations
 from fencepost.simulation.streams.targets import (
     ExpectedTopics,
     TargetInput,
@@ -485,18 +488,9 @@ class StreamsCoordination(Judge):
         """Compare the group with its journal, and what is derived and soft with the group."""
         group_id = self.world.scenario.group.id
         group = coordinator.streams.groups.get(group_id)
-        loaded = GroupCoordinator(self.world.config)
-        try:
-            loaded.replay(self.world.cluster.journal, self.world.loop.now_us // 1_000)
-        except InconsistentRecord as error:
-            self.report("journal-replay", f"the journal can't be read: {error}")
-            return
-        again = loaded.streams.groups.get(group_id)
-        states = [None if each is None else each.hard_state() for each in (group, again)]
-        if states[0] != states[1]:
-            self.report(
-                "journal-replay", f"a replay of the journal gives another state of {group_id} than it has"
-            )
+        as_it_is = (JournalVersion.AS_IT_IS,)
+        make = partial(GroupCoordinator, self.world.config)
+        self.report_all(check_replays(make, self.world.cluster.journal, coordinator, as_it_is))
         if group is None:
             return
         members = set(group.members)
@@ -548,19 +542,11 @@ def _is_heartbeat(event: Any) -> bool:
 
 
 def _is_late_word(member: StreamsGroupMember, request: streams.StreamsGroupHeartbeatRequest) -> bool:
-    """Return whether the response that moved the member on may have been lost: it shows none of it."""
+    """Return true if the response that moved the member on may have been lost: it shows none of it."""
     owned = request.owned
     if request.member_epoch != member.previous_member_epoch or owned is None:
         return False
-    return all(
-        set(numbers) <= set(assigned.get(one, ()))
-        for has, assigned in zip(_roles(owned), _roles(member.assigned), strict=True)
-        for one, numbers in has.items()
-    )
-
-
-def _roles(tasks: streams.Tasks) -> tuple[Any, ...]:
-    return tasks.active, tasks.standby, tasks.warmup
+    return not minus(parts_of(owned), parts_of(member.assigned))
 
 
 def state_of(group: StreamsGroup) -> StreamsGroupState:

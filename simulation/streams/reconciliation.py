@@ -65,13 +65,14 @@ def reconciliations(
             yield from kept_epochs(old or _NEW, member)
 
 
-def _parts(tasks: Tasks) -> Partitions:
+def parts_of(tasks: Tasks) -> Partitions:
+    """Return tasks as partitions, whose topics are a role and a subtopology."""
     roles = ("active", tasks.active), ("standby", tasks.standby), ("warmup", tasks.warmup)
     return {f"{role} {one}": numbers for role, ids in roles for one, numbers in ids.items() if numbers}
 
 
 def _standing(member: StreamsGroupMember) -> Standing:
-    assigned, revoking = _parts(member.assigned), _parts(member.pending_revocation)
+    assigned, revoking = parts_of(member.assigned), parts_of(member.pending_revocation)
     return Standing(member.state, member.member_epoch, member.previous_member_epoch, assigned, revoking)
 
 
@@ -138,7 +139,7 @@ def _moved(
             held = (
                 union(was.assigned, was.revoking)
                 if other is member
-                else union(_parts(other.assigned), _parts(other.pending_revocation))
+                else union(parts_of(other.assigned), parts_of(other.pending_revocation))
             )
             for part, numbers in held.items():
                 role, _, one = part.partition(" ")
@@ -153,8 +154,8 @@ def _moved(
             found[part] = tuple(taken.intersection(numbers))
         return {part: numbers for part, numbers in found.items() if numbers}
 
-    owned = None if request.owned is None else _parts(request.owned)
-    target = _parts(group.target(member.member_id))
+    owned = None if request.owned is None else parts_of(request.owned)
+    target = parts_of(group.target(member.member_id))
     right = expect(was, owned, group.assignment_epoch, target, blocked)
     if got != right:
         same = got._replace(epoch=right.epoch, previous=right.previous) == right
