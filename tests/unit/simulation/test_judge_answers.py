@@ -295,24 +295,6 @@ def test_a_commit_may_be_overtaken_by_one_that_was_sent_later():
         assert not list(commits.check(request, committed(request, NONE), known_group(), IMAGE))
 
 
-def test_commits_without_members():
-    assert expected_commit_error(commit("", -1), None, IMAGE) == NONE
-    assert expected_commit_error(commit("D", 1), None, IMAGE) == ErrorCode.GROUP_ID_NOT_FOUND
-    assert expected_commit_error(commit("D", 1, api_version=8), None, IMAGE) == ErrorCode.ILLEGAL_GENERATION
-    unknown = expected_commit_error(commit("D", 1), None, IMAGE, has_offsets=True)
-    assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
-    assert expected_commit_error(commit("", -1), None, IMAGE, has_offsets=True) == NONE
-    assert expected_commit_error(commit("", -1), ConsumerGroup("g"), IMAGE) == NONE
-
-
-@pytest.mark.parametrize(("partition", "broken"), [(X0, True), (TopicPartition("x", 4), False)])
-def test_an_unknown_partition_is_refused_on_its_own(partition, broken):
-    answer = OffsetCommitResponse(errors={partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    request = commit("D", 5, partition)
-    found = list(CommittedOffsets().check(request, Outcome(reply=answer), known_group(), IMAGE))
-    assert [name for name, _ in found] == (["commit-fenced"] if broken else [])
-
-
 def offset_record(offset):
     value = None if offset is None else r.OffsetCommitValue(offset, -1, "", 0)
     return r.Record(r.OffsetCommitKey("g", "x", 0), value)

@@ -345,13 +345,6 @@ def test_a_heartbeat_makes_a_group_notice_its_topics_once_for_each_image():
     assert not list(history.judge.noticed(history.group, IMAGE))
 
 
-def test_a_target_has_new_partitions_too():
-    history = alone()
-    history.image = IMAGE.with_topic(Topic(topic_id=X, name="x", partitions=5))
-    found = history.write(epoch(3, image=history.image), target("A", x=ALL), target_epoch(3), event=REBALANCE)
-    assert found == {"target-covers"}
-
-
 def test_a_static_member_may_go_away_and_come_back():
     history = static()
     assert not history.write(current("A", -2, {"x": ALL}, previous=0, since=0), event=heartbeat("A", -2))

@@ -245,6 +245,8 @@ OWED = "beat A 0; beat B 0; beat A 2"
         *((f"{each}; {REFUSED}; stored 0; {CLASSIC}", set()) for each in (NO_GROUP, OFFSETS, CONSUMER)),
         # A classic group that replaces an emptied consumer group begins anew.
         (GENERATION + f"; beat A 0 =NONE; members A c-1; leave c-1; leave A; {CLASSIC}; stored 0", set()),
+        # A group without members takes commits of clients that are no members.
+        *((f"{each}; commit =NONE", set()) for each in (OFFSETS, CONSUMER, CLASSIC)),
         # A group stays without its last offset.
         *((f"{STAGED}; aborted; commit A 3 {number} =UNKNOWN_MEMBER_ID", set()) for number in (8, 9)),
         # Timers of a broker that stood still are late.
