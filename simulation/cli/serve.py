@@ -362,13 +362,18 @@ async def until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     atexit.register(gc.freeze)  # a last garbage collection of all that clients left would take a second
     loop = asyncio.get_running_loop()
     server = asyncio.ensure_future(serving)
-    for number in (signal.SIGINT, signal.SIGTERM):
+    signals = (signal.SIGINT, signal.SIGTERM)
+    for number in signals:
         loop.add_signal_handler(number, server.cancel)
     try:
         await server
     except asyncio.CancelledError:
         if not server.cancelled():
             raise
+    except Exception:
+        for number in signals:  # uvloop leaves them to a loop that is closed
+            loop.remove_signal_handler(number)
+        raise
 
 
 def _topics(words: Iterable[str]) -> dict[str, int]:

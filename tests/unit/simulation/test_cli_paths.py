@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib
+import signal
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_a_path_that_is_too_long_is_refused_in_one_line_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     further = [word.format(folder=folder) for word in FURTHER.get((command, option), ())]
     words = [option, LONG, *further] if option else [LONG]
+    handler = signal.getsignal(signal.SIGINT)
     assert main([command, *words]) == 2
+    assert signal.getsignal(signal.SIGINT) is handler
     said = capsys.readouterr().err
     assert LONG in said
     assert said.count("\n") == 1
