@@ -30,7 +30,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import time_machine
 
@@ -53,83 +53,67 @@ _THREADS = "a second thread has no virtual time"
 _PROGRAMS = "another program has no virtual time"
 
 
-class _Real:
-    """The originals."""
-
-    monotonic = staticmethod(time.monotonic)
-    monotonic_ns = staticmethod(time.monotonic_ns)
-    perf_counter = staticmethod(time.perf_counter)
-    perf_counter_ns = staticmethod(time.perf_counter_ns)
-    process_time = staticmethod(time.process_time)
-    process_time_ns = staticmethod(time.process_time_ns)
-    thread_time = staticmethod(time.thread_time)
-    thread_time_ns = staticmethod(time.thread_time_ns)
-    clock_gettime = staticmethod(time.clock_gettime)
-    clock_gettime_ns = staticmethod(time.clock_gettime_ns)
-    sleep = staticmethod(time.sleep)
-    urandom = staticmethod(os.urandom)
-    getpid = staticmethod(os.getpid)
-    getrlimit = staticmethod(resource.getrlimit)
-    kill = staticmethod(os.kill)
-    set_handler = staticmethod(signal.signal)
-    get_handler = staticmethod(signal.getsignal)
-    raise_signal = staticmethod(signal.raise_signal)
-    wait_for_thread = threading.Condition.wait
-    tcp_socket = socket.socket
-    socketpair = staticmethod(socket.socketpair)
-    getaddrinfo = staticmethod(socket.getaddrinfo)
-    gethostbyname = staticmethod(socket.gethostbyname)
-    gethostbyname_ex = staticmethod(socket.gethostbyname_ex)
-    gethostbyaddr = staticmethod(socket.gethostbyaddr)
-    getnameinfo = staticmethod(socket.getnameinfo)
-    gethostname = staticmethod(socket.gethostname)
-    getfqdn = staticmethod(socket.getfqdn)
-    seed = random.Random.seed
-    select_ready = staticmethod(select.select)
-    poll: Any = getattr(select, "poll", None)
-    epoll: Any = getattr(select, "epoll", None)
-    all_tasks = staticmethod(asyncio.all_tasks)
-    connect_sqlite: Any = staticmethod(sqlite3.connect)
+_real_connect: Final = sqlite3.connect
+_real_clock: Final = time.perf_counter
+_real_seed: Final = random.Random.seed
+_RealSocket: Final = socket.socket
+_REPLACED: Final[list[tuple[ModuleType, str, Any]]] = []
+"""Functions that have substitutes: module, name, and the substitute."""
 
 
 def wall_clock() -> float:
     """Seconds of the machine's own clock, also during a run."""
-    return _Real.perf_counter()
+    return _real_clock()
+
+
+def _in_run(original: Any, substitute: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is the original outside of runs.
+
+    In a run the substitute gets the machine, and leaves a call to the original by returning NotImplemented.
+    """
+
+    def call(*args: Any, **options: Any) -> Any:
+        machine = machine_here()
+        found = NotImplemented if machine is None else substitute(machine, *args, **options)
+        return original(*args, **options) if found is NotImplemented else found
+
+    call.__name__ = call.__qualname__ = getattr(original, "__name__", "call")
+    return call
+
+
+def _replaces(module: ModuleType, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function stand in for functions of a module, where the platform has them."""
+
+    def replace(substitute: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            call = _in_run(getattr(module, name, None), substitute)
+            if hasattr(module, name):
+                _REPLACED.append((module, name, call))
+        return call
+
+    return replace
 
 
 # -- clocks -------------------------------------------------------------------------------------------------
 
-
-def _clock(original: Callable[[], Any], *, whole: bool) -> Callable[[], Any]:
-    def read() -> Any:
-        machine = machine_here()
-        if machine is None:
-            return original()
-        return machine.now_ns() if whole else machine.now_us() / 1_000_000
-
-    read.__name__ = read.__qualname__ = original.__name__
-    return read
+for _name in ("monotonic", "perf_counter", "process_time", "thread_time"):
+    _replaces(time, _name)(lambda machine: machine.now_us() / 1_000_000)
+    _replaces(time, f"{_name}_ns")(lambda machine: machine.now_ns())
 
 
-def _clock_gettime(clock: int) -> float:
-    machine = machine_here()
-    if machine is None or clock == time.CLOCK_REALTIME:  # time_machine has this one
-        return _Real.clock_gettime(clock)
-    return machine.now_us() / 1_000_000
+@_replaces(time, "clock_gettime")
+def _clock_gettime(machine: Machine, clock: int) -> Any:
+    # time_machine has that of the day
+    return NotImplemented if clock == time.CLOCK_REALTIME else machine.now_us() / 1_000_000
 
 
-def _clock_gettime_ns(clock: int) -> int:
-    machine = machine_here()
-    if machine is None or clock == time.CLOCK_REALTIME:
-        return _Real.clock_gettime_ns(clock)
-    return machine.now_ns()
+@_replaces(time, "clock_gettime_ns")
+def _clock_gettime_ns(machine: Machine, clock: int) -> Any:
+    return NotImplemented if clock == time.CLOCK_REALTIME else machine.now_ns()
 
 
-def _sleep(seconds: float) -> None:
-    machine = machine_here()
-    if machine is None:
-        _Real.sleep(seconds)
-        return
+@_replaces(time, "sleep")
+def _sleep(machine: Machine, seconds: float) -> None:
     if machine.process is None:
         raise refusal(
             "time.sleep()", "it blocks the test, and the test moves the clock", "await asyncio.sleep()"
@@ -140,42 +124,33 @@ def _sleep(seconds: float) -> None:
 # -- randomness ---------------------------------------------------------------------------------------------
 
 
-def _urandom(size: int) -> bytes:
-    machine = machine_here()
-    return _Real.urandom(size) if machine is None else machine.urandom(size)
-
-
-def _getrandom(size: int, flags: int = 0) -> bytes:
-    return _urandom(size)
+@_replaces(os, "urandom", "getrandom")
+def _urandom(machine: Machine, size: int, flags: int = 0) -> bytes:
+    return machine.urandom(size)
 
 
 def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
     if a is None and (machine := machine_here()) is not None and self is not machine.seeds:
         a = machine.seed()
-    _Real.seed(self, a, version)
+    _real_seed(self, a, version)
 
 
-def _getpid() -> int:
-    machine = machine_here()
-    if machine is None:
-        return _Real.getpid()
+@_replaces(os, "getpid")
+def _getpid(machine: Machine) -> int:
     process = machine.process
     return 1 if process is None else process.pid
 
 
-def _getrlimit(which: int) -> tuple[int, int]:
+@_replaces(resource, "getrlimit")
+def _getrlimit(_: Machine, which: int) -> Any:
     """Let no limit of this machine decide how many virtual sockets there may be."""
-    if machine_here() is None or which != resource.RLIMIT_NOFILE:
-        return _Real.getrlimit(which)
-    return resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    infinite = resource.RLIM_INFINITY, resource.RLIM_INFINITY
+    return infinite if which == resource.RLIMIT_NOFILE else NotImplemented
 
 
-def _connect_sqlite(*args: Any, **options: Any) -> sqlite3.Connection:
-    machine = machine_here()
-    if machine is None:
-        found: sqlite3.Connection = _Real.connect_sqlite(*args, **options)
-        return found
-    connection = machine.connect_sqlite(_Real.connect_sqlite, *args, **options)
+@_replaces(sqlite3, "connect")
+def _connect_sqlite(machine: Machine, *args: Any, **options: Any) -> sqlite3.Connection:
+    connection = machine.connect_sqlite(_real_connect, *args, **options)
     take_clock_and_randomness(connection)
     return connection
 
@@ -188,13 +163,11 @@ class _SocketType(type):
 
     def __call__(cls, *args: Any, **options: Any) -> Any:
         machine = machine_here()
-        if machine is None:
-            return _Real.tcp_socket(*args, **options)
-        return machine.socket(*args, **options)
+        return (_RealSocket if machine is None else machine.socket)(*args, **options)
 
     def __getattr__(cls, name: str) -> Any:
         """Return what the real class has; its methods call those of the socket that they get."""
-        original = getattr(_Real.tcp_socket, name)
+        original = getattr(_RealSocket, name)
         if not callable(original):
             return original
 
@@ -205,99 +178,82 @@ class _SocketType(type):
         return call
 
     def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, VirtualSocket | _Real.tcp_socket) or hasattr(instance, "is_remote")
+        return isinstance(instance, VirtualSocket | _RealSocket) or hasattr(instance, "is_remote")
 
 
 class _Socket(metaclass=_SocketType):
     """The class that replaces `socket.socket` during a run."""
 
 
-def _socketpair(*args: Any, **options: Any) -> Any:
-    machine = machine_here()
-    return _Real.socketpair(*args, **options) if machine is None else machine.socketpair()
+@_replaces(socket, "socketpair")
+def _socketpair(machine: Machine, *_: Any, **__: Any) -> Any:
+    return machine.socketpair()
 
 
-def _getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
-    machine = machine_here()
-    if machine is None:
-        return _Real.getaddrinfo(host, port, *args, **options)
+@_replaces(socket, "getaddrinfo")
+def _getaddrinfo(machine: Machine, host: Any, port: Any, *args: Any, **options: Any) -> Any:
     return machine.loop.network.resolve(host, port, *args, **options)
 
 
-def _gethostbyname(name: str) -> str:
-    machine = machine_here()
-    if machine is None:
-        return _Real.gethostbyname(name)
-    return str(machine.loop.network.resolve(name, None)[0][4][0])
+def _addresses(machine: Machine, name: str) -> list[str]:
+    return [str(each[4][0]) for each in machine.loop.network.resolve(name, None)]
 
 
-def _gethostbyname_ex(name: str) -> tuple[str, list[str], list[str]]:
-    machine = machine_here()
-    if machine is None:
-        return _Real.gethostbyname_ex(name)
-    return name, [], [str(each[4][0]) for each in machine.loop.network.resolve(name, None)]
+@_replaces(socket, "gethostbyname")
+def _gethostbyname(machine: Machine, name: str) -> str:
+    return _addresses(machine, name)[0]
 
 
-def _gethostbyaddr(name: str) -> tuple[str, list[str], list[str]]:
-    machine = machine_here()
-    if machine is None:
-        return _Real.gethostbyaddr(name)
-    network = machine.loop.network
-    address = str(network.resolve(name, None)[0][4][0])
-    return network.name_of(address), [], [address]
+@_replaces(socket, "gethostbyname_ex")
+def _gethostbyname_ex(machine: Machine, name: str) -> tuple[str, list[str], list[str]]:
+    return name, [], _addresses(machine, name)
 
 
-def _getnameinfo(address: Any, flags: int) -> tuple[str, str]:
-    machine = machine_here()
-    if machine is None:
-        return _Real.getnameinfo(address, flags)
+@_replaces(socket, "gethostbyaddr")
+def _gethostbyaddr(machine: Machine, name: str) -> tuple[str, list[str], list[str]]:
+    address = _addresses(machine, name)[0]
+    return machine.loop.network.name_of(address), [], [address]
+
+
+@_replaces(socket, "getnameinfo")
+def _getnameinfo(machine: Machine, address: Any, flags: int) -> tuple[str, str]:
     return machine.loop.network.name_of(address[0]), str(address[1])
 
 
-def _gethostname() -> str:
-    machine = machine_here()
-    return _Real.gethostname() if machine is None else machine.loop.network.here().name
+@_replaces(socket, "gethostname")
+def _gethostname(machine: Machine) -> str:
+    return machine.loop.network.here().name
 
 
-def _getfqdn(name: str = "") -> str:
-    return _Real.getfqdn(name) if machine_here() is None else name or _gethostname()
+@_replaces(socket, "getfqdn")
+def _getfqdn(machine: Machine, name: str = "") -> str:
+    return name or machine.loop.network.here().name
 
 
-def _select(rlist: Any, wlist: Any, xlist: Any, timeout: float | None = None, /) -> Any:
-    machine = machine_here()
-    if machine is None:
-        return _Real.select_ready(rlist, wlist, xlist, timeout)
-    return machine.select((rlist, wlist, xlist), timeout)
+@_replaces(select, "select")
+def _select(machine: Machine, *wanted: Any) -> Any:
+    return machine.select(wanted[:3], *(wanted[3:] or (None,)))
 
 
-def _poll() -> Any:
-    machine = machine_here()
-    return _Real.poll() if machine is None else machine.poll()
+_poll = _replaces(select, "poll")(lambda machine: machine.poll())
+_epoll = _replaces(select, "epoll")(lambda machine, *_, **__: machine.epoll())
 
 
-def _epoll(*args: Any, **options: Any) -> Any:
-    machine = machine_here()
-    return _Real.epoll(*args, **options) if machine is None else machine.epoll()
+# -- tasks and signals --------------------------------------------------------------------------------------
 
 
-# -- tasks --------------------------------------------------------------------------------------------------
-
-
-def _all_tasks(loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
+@_replaces(asyncio, "all_tasks")
+def _all_tasks(_: Machine, loop: asyncio.AbstractEventLoop | None = None) -> Any:
     """Return the tasks of the program that runs: others share its loop, but not its process."""
     process = PROCESS.get()
-    if machine_here() is None or process is None:
-        return _Real.all_tasks(loop)
-    return {task for task in process.tasks if not task.done()}
+    return NotImplemented if process is None else {task for task in process.tasks if not task.done()}
 
 
-# -- signals ------------------------------------------------------------------------------------------------
-
-
-def _signal(number: int, handler: Any) -> Any:
+@_replaces(signal, "signal")
+def _signal(_: Machine, number: int, handler: Any) -> Any:
     process = PROCESS.get()
-    if machine_here() is None or process is None:
-        return _Real.set_handler(number, handler)
+    if process is None:
+        return NotImplemented
     sig = signal.Signals(number)
     before = _getsignal(sig)
     if handler is signal.SIG_IGN:
@@ -312,19 +268,17 @@ def _signal(number: int, handler: Any) -> Any:
     return before
 
 
-def _getsignal(number: int) -> Any:
+@_replaces(signal, "getsignal")
+def _getsignal(_: Machine, number: int) -> Any:
     process = PROCESS.get()
-    if machine_here() is None or process is None:
-        return _Real.get_handler(number)
+    if process is None:
+        return NotImplemented
     handler = process.signal_handlers.get(signal.Signals(number))
     return signal.SIG_DFL if handler is None else handler.given
 
 
-def _kill(pid: int, number: int) -> None:
-    machine = machine_here()
-    if machine is None:
-        _Real.kill(pid, number)
-        return
+@_replaces(os, "kill")
+def _kill(machine: Machine, pid: int, number: int) -> None:
     process = machine.process
     if process is None:
         raise refusal("os.kill()", "processes of the world are not the machine's", "program.stop() or kill()")
@@ -334,21 +288,16 @@ def _kill(pid: int, number: int) -> None:
         process.get_signal(number)
 
 
-def _raise_signal(number: int) -> None:
-    if machine_here() is None:
-        _Real.raise_signal(number)
-    else:
-        _kill(_getpid(), number)
+@_replaces(signal, "raise_signal")
+def _raise_signal(_: Machine, number: int) -> None:
+    _kill(_getpid(), number)
 
 
 # -- threads ------------------------------------------------------------------------------------------------
 
 
-def _wait_for_thread(self: threading.Condition, timeout: float | None = None) -> bool:
+def _wait_for_thread(machine: Machine, _: threading.Condition, timeout: float | None = None) -> bool:
     """Stand in for all waits of `threading`, `queue` and `concurrent.futures`: no thread can end them."""
-    machine = machine_here()
-    if machine is None:
-        return _Real.wait_for_thread(self, timeout)
     if timeout is None or PROCESS.get() is None:
         raise refusal(
             "a wait for another thread (threading, queue, concurrent.futures)",
@@ -363,20 +312,10 @@ def _wait_for_thread(self: threading.Condition, timeout: float | None = None) ->
 
 
 def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
-    def refuse(*args: Any, **options: Any) -> Any:
-        if machine_here() is None:
-            return original(*args, **options)
+    def refuse(*_: Any, **__: Any) -> NoReturn:
         raise refusal(call, reason, instead)
 
-    refuse.__name__ = getattr(original, "__name__", call)
-    return refuse
-
-
-def _in_world(original: Any, substitute: Any) -> Any:
-    def call(*args: Any, **options: Any) -> Any:
-        return (original if machine_here() is None else substitute)(*args, **options)
-
-    return call
+    return _in_run(original, refuse)
 
 
 def _about_the_machine(original: Any) -> Any:
@@ -385,16 +324,14 @@ def _about_the_machine(original: Any) -> Any:
     Libraries do so when they are imported, such as trio, which httpx imports where it is installed.
     """
 
-    def ask(*args: Any, **options: Any) -> Any:
-        if machine_here() is None:
-            return original(*args, **options)
-        machine = MACHINES.pop()
+    def ask(machine: Machine, *args: Any, **options: Any) -> Any:
+        MACHINES.pop()
         try:
             return original(*args, **options)
         finally:
             MACHINES.append(machine)
 
-    return ask
+    return _in_run(original, ask)
 
 
 _OWN_CODE = "world.process() for your own code, or a substitute in the test"
@@ -414,59 +351,29 @@ _REFUSED: Final[tuple[tuple[ModuleType, str, str, str], ...]] = (
 """Functions that have no place in a run: module, name, reason and what to use."""
 _OF_A_PROCESS: Final = frozenset(
     {
-        _Real.set_handler,
-        _Real.get_handler,
-        _Real.raise_signal,
-        _Real.all_tasks,
+        signal.signal,
+        signal.getsignal,
+        signal.raise_signal,
+        asyncio.all_tasks,
         asyncio.new_event_loop,
         os._exit,
         os.abort,
     }
 )
 """Functions that a program in its own process may call as on a machine."""
-_SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
-    ("socket", _Socket),
-    ("getaddrinfo", _getaddrinfo),
-    ("gethostbyname", _gethostbyname),
-    ("gethostbyname_ex", _gethostbyname_ex),
-    ("gethostbyaddr", _gethostbyaddr),
-    ("getnameinfo", _getnameinfo),
-    ("gethostname", _gethostname),
-    ("getfqdn", _getfqdn),
-)
 
 
 def _functions(*, is_own_process: bool) -> Iterator[tuple[ModuleType, str, Any]]:
     """Yield each function that has a substitute: its module, its name and the substitute."""
     if is_own_process:
         yield from functions_of_threads()
-    for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
-        yield time, name, _clock(getattr(_Real, name), whole=False)
-        yield time, f"{name}_ns", _clock(getattr(_Real, f"{name}_ns"), whole=True)
-    yield time, "clock_gettime", _clock_gettime
-    yield time, "clock_gettime_ns", _clock_gettime_ns
-    yield time, "sleep", _sleep
-    yield os, "urandom", _urandom
-    yield os, "getpid", _getpid
-    yield os, "kill", _kill
-    yield resource, "getrlimit", _getrlimit
-    if hasattr(os, "getrandom"):
-        yield os, "getrandom", _getrandom
-    yield signal, "signal", _signal
-    yield signal, "getsignal", _getsignal
-    yield signal, "raise_signal", _raise_signal
-    yield asyncio, "all_tasks", _all_tasks
-    yield sqlite3, "connect", _connect_sqlite
+    yield from _REPLACED
     yield ctypes.util, "find_library", _about_the_machine(ctypes.util.find_library)
     yield platform, "processor", _about_the_machine(platform.processor)
-    for name, substitute in (("select", _select), ("poll", _poll), ("epoll", _epoll)):
-        yield select, name, substitute
     for module, name, reason, instead in _REFUSED:
         if (original := getattr(module, name, None)) is not None:
             yield module, name, _refusing(original, f"{module.__name__}.{name}()", reason, instead)
-    for name, substitute in _SOCKETS:
-        yield socket, name, substitute
-    yield socket, "socketpair", _socketpair
+    yield socket, "socket", _Socket
 
 
 def _methods(*, is_own_process: bool) -> Iterator[tuple[type, str, Any]]:
@@ -484,8 +391,8 @@ def _methods(*, is_own_process: bool) -> Iterator[tuple[type, str, Any]]:
         "__init__",
         _refusing(subprocess.Popen.__init__, "subprocess.Popen()", _PROGRAMS, _OWN_CODE),
     )
-    yield ssl.SSLContext, "wrap_socket", _in_world(ssl.SSLContext.wrap_socket, plain_socket)
-    yield ssl.SSLContext, "wrap_bio", _in_world(ssl.SSLContext.wrap_bio, plain_object)
+    yield ssl.SSLContext, "wrap_socket", _in_run(ssl.SSLContext.wrap_socket, plain_socket)
+    yield ssl.SSLContext, "wrap_bio", _in_run(ssl.SSLContext.wrap_bio, plain_object)
     yield from client_methods()
     yield from set_members()
 
@@ -498,27 +405,18 @@ def _methods_without_threads() -> Iterator[tuple[type, str, Any]]:
         "start",
         _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, named),
     )
-    yield threading.Condition, "wait", _wait_for_thread
+    yield threading.Condition, "wait", _in_run(threading.Condition.wait, _wait_for_thread)
     from anyio._backends._asyncio import AsyncIOBackend
 
-    yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(_run_at_once)
+    original: Any = AsyncIOBackend.run_sync_in_worker_thread
 
+    async def run_at_once(_: Any, /, func: Callable[..., Any], args: tuple[Any, ...], **options: Any) -> Any:
+        """Stand in for anyio's worker threads."""
+        if machine_here() is None:
+            return await original(func, args, **options)
+        return await asyncio.get_running_loop().run_in_executor(None, func, *args)
 
-async def _run_at_once(
-    cls: Any,
-    func: Callable[..., Any],
-    args: tuple[Any, ...],
-    abandon_on_cancel: bool = False,
-    limiter: Any = None,
-) -> Any:
-    """Stand in for anyio's worker threads."""
-    if machine_here() is None:
-        original = _anyio_threads
-        return await original(cls, func, args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
-    return await asyncio.get_running_loop().run_in_executor(None, func, *args)
-
-
-_anyio_threads: Any = None
+    yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(run_at_once)
 
 
 class _References:
@@ -590,7 +488,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
 
     :raises OutsideWorld: if a run is under way already.
     """
-    global _references, _anyio_threads  # noqa: PLW0603  # one table for the process
+    global _references  # noqa: PLW0603  # one table for the process
     if MACHINES:
         raise OutsideWorld("a simulated world can't run inside of another one")
     if _references is None:
@@ -603,8 +501,6 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     before = [(owner, name, owner.__dict__.get(name, _INHERITED)) for owner, name, _ in methods]
     _references.before = before
     imports = ForeignImports(_references.imported)
-    of_anyio = [old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread"]
-    _anyio_threads = of_anyio[0] if of_anyio else None
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
     travel = time_machine.travel(EPOCH_S, tick=False)
     traveller = travel.start()

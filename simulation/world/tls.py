@@ -79,6 +79,7 @@ class PlainTlsObject(PlainTls):
 
 
 def plain_object(  # noqa: PLR0917  # as the real one has it
+    _: object,
     self: ssl.SSLContext,
     incoming: ssl.MemoryBIO,
     outgoing: ssl.MemoryBIO,
@@ -92,7 +93,7 @@ def plain_object(  # noqa: PLR0917  # as the real one has it
     return found
 
 
-def plain_socket(self: ssl.SSLContext, sock: Any, *args: Any, **options: Any) -> Any:
+def plain_socket(_: object, self: ssl.SSLContext, sock: Any, *args: Any, **options: Any) -> Any:
     """Stand in for `SSLContext.wrap_socket`."""
     sock.context, sock.server_hostname = self, options.get("server_hostname")
     return sock
