@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
+
+from tests.unit.simulation.world.programs_of_users import consumer
 
 log = logging.getLogger(__name__)
 SEEN: set[bytes] = set()
@@ -39,19 +41,12 @@ async def tell(*values: object) -> None:
 
 async def invoices(remembers: bool = False) -> None:
     """Write an invoice for each order, once, if no crash comes between the invoice and the commit."""
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="billing",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
     producer = AIOKafkaProducer(bootstrap_servers="kafka:9092", enable_idempotence=True)
     written = Path("written")
     if remembers and written.exists():
         SEEN.update(written.read_bytes().split())
-    async with consumer, producer:
-        async for record in consumer:
+    async with consumer("orders") as reading, producer:
+        async for record in reading:
             if record.key not in SEEN:
                 if remembers:
                     with written.open("ab") as file:
@@ -59,7 +54,7 @@ async def invoices(remembers: bool = False) -> None:
                 SEEN.add(record.key)
                 await producer.send_and_wait("invoices", b"invoice", key=record.key)
             await asyncio.sleep(0.5)
-            await consumer.commit()
+            await reading.commit()
 
 
 async def counts_starts() -> None:

@@ -19,7 +19,9 @@ from typing import Any
 
 import aiosqlite
 import httpx
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
+
+from tests.unit.simulation.world.programs_of_users import consumer
 
 KEYS: dict[str, str] = {}
 BATCH: list[Any] = []
@@ -31,16 +33,9 @@ NUMBER = 0
 @contextlib.asynccontextmanager
 async def clients(**settings: Any) -> Any:
     """Yield a consumer of orders and a producer of invoices."""
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="billing",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
     producer = AIOKafkaProducer(bootstrap_servers="kafka:9092", enable_idempotence=True, **settings)
-    async with consumer, producer:
-        yield consumer, producer
+    async with consumer("orders") as reading, producer:
+        yield reading, producer
 
 
 async def post(client: httpx.AsyncClient, order: Any, key: str) -> int:

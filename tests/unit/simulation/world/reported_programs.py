@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.producer import sender
+
+from tests.unit.simulation.world.programs_of_users import consumer
 
 GROUP_ID = "billing"
 TRANSACTIONAL_ID = "billing-1"
@@ -61,19 +63,12 @@ async def forwards(bug: str) -> None:
     """Write an invoice for each order, in transactions with the offsets."""
     if bug:
         BUGS[bug]()
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id=GROUP_ID,
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
     producer = AIOKafkaProducer(
         bootstrap_servers="kafka:9092", transactional_id=TRANSACTIONAL_ID, request_timeout_ms=10_000
     )
-    async with consumer, producer:
-        async for order in consumer:
+    async with consumer("orders", group_id=GROUP_ID) as reading, producer:
+        async for order in reading:
             async with producer.transaction():
                 await producer.send("invoices", order.value)
-                (partition,) = consumer.assignment()
+                (partition,) = reading.assignment()
                 await producer.send_offsets_to_transaction({partition: order.offset + 1}, GROUP_ID)

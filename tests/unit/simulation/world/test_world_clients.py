@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
 import pytest
 from aiohttp import web
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from faststream import AckPolicy, FastStream
 from faststream.kafka import KafkaBroker, KafkaMessage
 
 import fencepost
 from fencepost import KIP848Consumer, SimulatedWorld
-
-Done = Callable[[Any], None]
+from tests.unit.simulation.world.programs_of_users import BOOTSTRAP, Done, consumer, reads
 
 ORDERS = [f"order {number}" for number in range(60)]
 SETTINGS: dict[str, Any] = {"seeds": 3, "duration": 30, "processes": 1}
@@ -59,19 +57,13 @@ async def test_faststream_bills_each_order(world: SimulatedWorld) -> None:
 
 
 async def reads_orders(done: Done, *, commits_itself: bool) -> None:
-    consumer = KIP848Consumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="billing",
-        auto_offset_reset="earliest",
-        enable_auto_commit=not commits_itself,
-    )
-    async with consumer:
-        async for record in consumer:
+    made: Any = KIP848Consumer
+    async with consumer("orders", made=made, enable_auto_commit=not commits_itself) as reading:
+        async for record in reading:
             done(record)
             if commits_itself:
                 with contextlib.suppress(KafkaError):  # then it is read once more
-                    await consumer.commit()
+                    await reading.commit()
 
 
 async def reads_all(world: SimulatedWorld, *, commits_itself: bool) -> None:
@@ -117,18 +109,12 @@ def test_kip848_consumer_commits_while_it_waits_for_records() -> None:
 
 async def prices_orders() -> None:
     """Read, process and write in transactions, with the one transactional id of the only worker."""
-    consumer = AIOKafkaConsumer(
-        bootstrap_servers="kafka:9092",
-        group_id="pricing",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-    )
-    producer = AIOKafkaProducer(bootstrap_servers="kafka:9092", transactional_id="pricing")
-    async with producer, consumer:  # the producer ends the transaction of the process before
-        consumer.subscribe(["orders"])
+    reading = consumer(group_id="pricing", isolation_level="read_committed")
+    producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id="pricing")
+    async with producer, reading:  # the producer ends the transaction of the process before
+        reading.subscribe(["orders"])
         while True:
-            batch = await consumer.getmany(timeout_ms=500)
+            batch = await reading.getmany(timeout_ms=500)
             if not batch:
                 continue
             async with producer.transaction():
@@ -139,27 +125,12 @@ async def prices_orders() -> None:
                 await producer.send_offsets_to_transaction(offsets, "pricing")
 
 
-async def books_prices(done: Done) -> None:
-    consumer = AIOKafkaConsumer(
-        "prices",
-        bootstrap_servers="kafka:9092",
-        group_id="books",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-        isolation_level="read_committed",
-    )
-    async with consumer:
-        async for record in consumer:
-            done(record)
-            await consumer.commit()
-
-
 # 20: a consumer waits for a lost response before it joins. 24: the producer fails, and cancels the program.
 @pytest.mark.processes
 @fencepost.simulated(topics={"orders": 4, "prices": 2}, always=[20, 24], **SETTINGS)
 async def test_transactions_price_each_order_once(world: SimulatedWorld) -> None:
     world.process("pricing", prices_orders)
-    world.process("books", books_prices, world.done)
+    world.process("books", reads, world.done, "prices", group_id="books", isolation_level="read_committed")
     await world.produce("orders", ORDERS, over=25)
     await world.settled()
     done = {
@@ -195,19 +166,12 @@ async def serves_ledger(done: Done, ledger: Ledger) -> None:
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", 8080).start()
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="ledger",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
     try:
-        async with consumer:
-            async for record in consumer:
+        async with consumer("orders", group_id="ledger") as reading:
+            async for record in reading:
                 await ledger.enter(record)
                 done(record)
-                await consumer.commit()
+                await reading.commit()
     finally:
         await runner.cleanup()
 

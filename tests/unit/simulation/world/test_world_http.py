@@ -9,16 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from fencepost import HttpRequest, SimulatedWorld, run_simulated
+from fencepost import HttpRequest, SimulatedWorld
 from fencepost.simulation.world.http_stub import DELAY, LOSE_REQUEST, LOSE_RESPONSE, REPEAT
-
-TOPICS = {"orders": 2, "told": 1}
-
-
-def play(test: Any, seed: int = 1, **settings: Any) -> Any:
-    result = run_simulated(test, seed, **{"topics": TOPICS, "faults": (), **settings})
-    assert not result.trouble, result.trouble
-    return result
+from tests.unit.simulation.world.programs_of_users import passes, play
 
 
 @pytest.mark.parametrize(
@@ -58,7 +51,7 @@ def test_stub_responds_what_the_handler_returns(answer: Any, status: int, text: 
         )
         assert first.headers["host"] == "payments"
 
-    assert play(test).violations == []
+    passes(test)
     assert seen == [(status, text)] * 2
 
 
@@ -90,7 +83,7 @@ def test_fault_hits_one_request(what: str, error: str, handled: int) -> None:
         assert len(stub.requests) == handled + 1
         assert (world.loop.time() > 5) == (what == DELAY)
 
-    assert play(test).violations == []
+    passes(test)
     assert seen == [error, ""]
 
 
@@ -138,5 +131,5 @@ def test_exception_of_a_handler_ends_the_run() -> None:
         world.process("shop", pays)
         await asyncio.sleep(60)
 
-    (violation,) = run_simulated(test, 1, topics=TOPICS, faults=()).violations
+    (violation,) = play(test).violations
     assert "a handler of world.http() returned <object object at" in violation.message

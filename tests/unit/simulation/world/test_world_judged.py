@@ -5,20 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Callable, Coroutine
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
-from fencepost import SimulatedWorld, WorldResult, run_simulated
-from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
+from fencepost import SimulatedWorld, WorldResult
+from tests.unit.simulation.world import programs_of_users
+from tests.unit.simulation.world.programs_of_users import reads
 
-
-def play(test: Callable[[SimulatedWorld], Coroutine[Any, Any, object]], **settings: Any) -> WorldResult:
-    """Run a test without faults, unless it says which."""
-    return run_simulated(test, 1, **{"topics": {"orders": 1}, "faults": (), **settings})
+play = partial(programs_of_users.play, topics={"orders": 1})
 
 
 def invariants(result: WorldResult) -> list[str]:
@@ -140,18 +136,7 @@ def test_asynchronous_function_is_no_invariant(verb: str) -> None:
 
 
 async def read(world: SimulatedWorld, group: str, *, skips: int = -1) -> None:
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers=BOOTSTRAP,
-        group_id=group,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    async with consumer:
-        async for record in consumer:
-            if record.offset != skips:
-                world.done(record)
-            await consumer.commit()
+    await reads(lambda record: None if record.offset == skips else world.done(record), group_id=group)
 
 
 def test_record_that_one_of_two_groups_leaves_out_is_told() -> None:

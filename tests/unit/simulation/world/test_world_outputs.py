@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 
 from fencepost import FencepostError, SimulatedWorld, WorldResult, run_simulated
-from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
+from tests.unit.simulation.world.programs_of_users import BOOTSTRAP, consumer
 
 TOPICS = {"orders": 1, "invoices": 1}
 ORDERS = [f"order {number}" for number in range(6)]
@@ -20,14 +20,11 @@ Write = Callable[[list[bytes]], list[bytes]]
 
 async def invoices(write: Write) -> None:
     """Write an invoice for each order, except that `write` changes the list of them."""
-    consumer = AIOKafkaConsumer(
-        "orders", bootstrap_servers=BOOTSTRAP, group_id="billing", auto_offset_reset="earliest"
-    )
-    async with consumer, AIOKafkaProducer(bootstrap_servers=BOOTSTRAP) as producer:
-        orders = [(await consumer.getone()).value for _ in ORDERS]
+    async with consumer("orders") as reading, AIOKafkaProducer(bootstrap_servers=BOOTSTRAP) as producer:
+        orders = [(await reading.getone()).value for _ in ORDERS]
         for each in write(orders):
             await producer.send_and_wait("invoices", b"invoice of " + each)
-        await consumer.commit()
+        await reading.commit()
 
 
 def numbers(record: Any) -> bytes:

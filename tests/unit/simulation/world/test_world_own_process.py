@@ -15,18 +15,14 @@ from typing import Any
 import pytest
 
 import fencepost
-from fencepost import FencepostError, SimulatedWorld, SimulationFailed, WorldResult, run_simulated
+from fencepost import FencepostError, SimulatedWorld, SimulationFailed, WorldResult
 from fencepost.simulation.world import folder, outer, wire
 from fencepost.simulation.world.inner import OwnProcess, WorldLink
 from fencepost.simulation.world.run import run_world
+from tests.unit.simulation.world.programs_of_users import TOPICS, passes, play
 
 pytestmark = pytest.mark.processes
 HERE = "tests.unit.simulation.world.own_programs"
-TOPICS = {"orders": 2, "invoices": 1, "told": 1}
-
-
-def play(test: Any, seed: int = 1, **settings: Any) -> WorldResult:
-    return run_simulated(test, seed, **{"topics": TOPICS, "faults": (), **settings})
 
 
 def told(program: str, *arguments: Any, **settings: Any) -> tuple[list[str], WorldResult]:
@@ -135,9 +131,7 @@ def test_sigterm_reaches_the_programs_handler(program: str, said: bytes | None) 
         assert not worker.is_running
         assert [each.value for each in world.records("told")] == ([] if said is None else [said])
 
-    result = play(test)
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 @pytest.mark.parametrize(("program", "lasts_s"), [("sleeps", 1), ("sleeps_on", 5)])
@@ -149,9 +143,7 @@ def test_sigterm_ends_a_sleep_unless_a_handler_returns(program: str, lasts_s: fl
         assert lasts_s <= world.loop.time() < lasts_s + 1
         assert [each.value for each in world.records("told")] == [b"True"] * (program == "sleeps_on")
 
-    result = play(test)
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +255,7 @@ def test_uvicorn_serves_keeps_connections_and_ends_as_in_production() -> None:
         said = sorted((each.value or b"").decode() for each in world.records("told"))
         assert said == ["0 0 0 0 1 14", "down after / / / / /slow", "up"]
 
-    result = play(test)
-    assert (result.violations, result.crashes) == ([], [])
+    passes(test)
 
 
 @pytest.mark.parametrize(
@@ -330,9 +321,7 @@ def test_import_that_depends_on_more_than_code_is_made_anew(
         await world.process("worker", "imported_service:run").ended()
         found.extend(each.value for each in world.records("told"))
 
-    result = play(test)
-    assert result.violations == []
-    assert result.crashes == []
+    result = passes(test)
     if reason is None:
         assert result.imported_anew == {}
     else:

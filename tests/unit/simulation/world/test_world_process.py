@@ -16,14 +16,10 @@ from typing import Any
 
 import pytest
 
-from fencepost import SimulatedWorld, WorldResult, run_simulated
+from fencepost import SimulatedWorld
+from tests.unit.simulation.world.programs_of_users import play
 
 Program = Callable[..., Coroutine[Any, Any, object]]
-
-
-def play(test: Callable[[SimulatedWorld], Coroutine[Any, Any, object]], **settings: Any) -> WorldResult:
-    """Run a test without faults, unless it says which."""
-    return run_simulated(test, 1, **{"topics": {"orders": 2}, "faults": (), **settings})
 
 
 def record(offset: int) -> SimpleNamespace:

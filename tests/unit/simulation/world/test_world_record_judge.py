@@ -7,13 +7,13 @@ import re
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaProducer
 
 from fencepost import KIP848Consumer, SimulatedWorld, run_simulated
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.world.record_judge import BATCH_US, CLAIMS, Done, RecordJudge
-from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
+from tests.unit.simulation.world.programs_of_users import BOOTSTRAP, consumer, reads
 
 FIRST = TopicPartition("orders", 0)
 SECOND = 1_000_000
@@ -159,37 +159,21 @@ def test_next_process_of_a_program_has_let_go_of_nothing() -> None:
 
 async def _reversed(done: Any) -> None:
     """The bug: work off a batch from its end."""
-    consumer = AIOKafkaConsumer(
-        "orders", bootstrap_servers=BOOTSTRAP, group_id="g", auto_offset_reset="earliest"
-    )
-    async with consumer:
+    async with consumer("orders") as reading:
         await asyncio.sleep(3)
         while True:
-            for records in (await consumer.getmany(timeout_ms=1000)).values():
+            for records in (await reading.getmany(timeout_ms=1000)).values():
                 for record in reversed(records):
                     done(record)
 
 
 async def _keeps_working(world: SimulatedWorld) -> None:
     """The bug: go on with what was read, whoever has the partition now."""
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers=BOOTSTRAP,
-        group_id="g",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    async with consumer:
-        read = [record async for record, _ in _some(consumer, 60)]
-        for record in read:
+    async with consumer("orders") as reading:
+        for record in [await reading.getone() for _ in range(60)]:
             await asyncio.sleep(1)
             world.done(record)
         await asyncio.Event().wait()
-
-
-async def _some(consumer: AIOKafkaConsumer, count: int) -> Any:
-    for number in range(count):
-        yield await consumer.getone(), number
 
 
 @pytest.mark.parametrize("claim", ["order", "owner-only"])
@@ -228,22 +212,6 @@ async def _writes_prices() -> None:
             await (producer.commit_transaction() if commits else producer.abort_transaction())
 
 
-async def _reads_prices(world: SimulatedWorld, group_id: str, forgotten: bytes = b"") -> None:
-    consumer = AIOKafkaConsumer(
-        "prices",
-        bootstrap_servers=BOOTSTRAP,
-        group_id=group_id,
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        isolation_level="read_committed",
-    )
-    async with consumer:
-        async for record in consumer:
-            if record.value != forgotten:
-                world.done(record)
-            await consumer.commit()
-
-
 @pytest.mark.parametrize(
     ("forgotten", "reported"),
     [
@@ -251,7 +219,7 @@ async def _reads_prices(world: SimulatedWorld, group_id: str, forgotten: bytes =
         (
             b"b",
             [
-                "group g committed prices-0 at offset 2 by reader at T (FILE in _reads_prices), "
+                "group g committed prices-0 at offset 2 by reader at T (FILE in reads), "
                 "and no program had done offset 1",
                 "1 of 3 records of prices-0 were never done: offsets 1",
             ],
@@ -260,8 +228,12 @@ async def _reads_prices(world: SimulatedWorld, group_id: str, forgotten: bytes =
 )
 def test_markers_and_aborted_records_are_nobodys_work(forgotten: bytes, reported: list[str]) -> None:
     async def test(world: SimulatedWorld) -> None:
+        def done(record: Any) -> None:
+            if record.value != forgotten:
+                world.done(record)
+
         await world.process("writer", _writes_prices).ended()
-        world.process("reader", _reads_prices, world, "g", forgotten)
+        world.process("reader", reads, done, "prices", group_id="g", isolation_level="read_committed")
         await world.settled()
 
     result = run_simulated(test, topics={"prices": 1}, faults=())
@@ -271,25 +243,15 @@ def test_markers_and_aborted_records_are_nobodys_work(forgotten: bytes, reported
 
 
 def test_commits_of_a_group_that_reports_nothing_are_not_judged() -> None:
-    async def silent(world: SimulatedWorld) -> None:
-        consumer = AIOKafkaConsumer(
-            "orders", bootstrap_servers=BOOTSTRAP, group_id="silent", auto_offset_reset="earliest"
-        )
-        async with consumer:
-            async for _ in consumer:
-                await consumer.commit()
-
     async def slow(world: SimulatedWorld) -> None:
-        consumer = KIP848Consumer(
-            "orders", bootstrap_servers=BOOTSTRAP, group_id="slow", auto_offset_reset="earliest"
-        )
-        async with consumer:
-            async for record in consumer:
+        made: Any = KIP848Consumer
+        async with consumer("orders", group_id="slow", made=made, enable_auto_commit=True) as reading:
+            async for record in reading:
                 await asyncio.sleep(1)
                 world.done(record)
 
     async def test(world: SimulatedWorld) -> None:
-        world.process("silent", silent, world)
+        world.process("silent", reads, lambda record: None, group_id="silent")
         world.process("slow", slow, world)
         await world.produce("orders", *[f"order {number}" for number in range(20)], over=10)
         await world.settled()

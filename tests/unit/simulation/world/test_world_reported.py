@@ -24,6 +24,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError, OutOfOrderSequenceNumber
 
 from fencepost import KIP848Consumer, SimulatedWorld, SimulationFailed, run_simulated, simulated
+from tests.unit.simulation.world.programs_of_users import reads
 from tests.unit.simulation.world.reported_programs import GROUP_ID, TRANSACTIONAL_ID
 
 HERE = "tests.unit.simulation.world.reported_programs"
@@ -107,21 +108,6 @@ def test_new_producer_recovers() -> None:
         assert orders_are_sent_by_new_producers.simulated.run(seed).violations == []
 
 
-async def read_orders(consumer_class: Any, done: Any) -> None:
-    """Commit each order after it is done."""
-    consumer = consumer_class(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="orders-service",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-    )
-    async with consumer:
-        async for record in consumer:
-            done(record)
-            await consumer.commit()
-
-
 @pytest.mark.parametrize(("consumer_class", "times"), [(AIOKafkaConsumer, 2), (KIP848Consumer, 1)])
 def test_refused_request_for_offsets_counts_as_no_offsets(consumer_class: Any, times: int) -> None:
     """A coordinator that has just moved refuses OffsetFetch. aiokafka then starts at `auto_offset_reset`."""
@@ -129,7 +115,7 @@ def test_refused_request_for_offsets_counts_as_no_offsets(consumer_class: Any, t
 
     async def test(world: SimulatedWorld) -> None:
         await world.produce("orders", "a", "b", "c")
-        worker = world.process("worker", read_orders, consumer_class, world.done)
+        worker = world.process("worker", reads, world.done, made=consumer_class)
         await world.settled()
         world.fail_next("OffsetFetch", "NOT_COORDINATOR")
         await worker.restart()

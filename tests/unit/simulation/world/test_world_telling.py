@@ -9,32 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer
 
 import fencepost
 from fencepost import SimulatedWorld, SimulationFailed
 from fencepost.simulation.world.failure import explain
 from fencepost.simulation.world.run import run_world
 from fencepost.simulation.world.telling import _concerns
-from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
+from tests.unit.simulation.world.programs_of_users import consumer
 
 HERE = "test_world_telling.py"
 
 
 async def reads(world: SimulatedWorld, work: Callable[[int], object]) -> None:
-    consumer = AIOKafkaConsumer(
-        "orders",
-        bootstrap_servers=BOOTSTRAP,
-        group_id="shop",
-        auto_offset_reset="earliest",
-        enable_auto_commit=False,
-        session_timeout_ms=10_000,
-    )
-    async with consumer:
-        async for record in consumer:
+    async with consumer("orders", group_id="shop", session_timeout_ms=10_000) as reading:
+        async for record in reading:
             work(record.offset)
             world.done(record)
-            await consumer.commit()
+            await reading.commit()
 
 
 def told(test: Any, folder: Path, **settings: Any) -> str:

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fencepost import SimulatedWorld, WorldResult, run_simulated
+from fencepost import SimulatedWorld, WorldResult
+from tests.unit.simulation.world.programs_of_users import passes, play
 
 pytestmark = pytest.mark.processes
 HERE = "tests.unit.simulation.world.thread_programs"
 HAS_LOGURU = pytest.mark.skipif(find_spec("loguru") is None, reason="loguru is not installed")
-TOPICS = {"orders": 2, "invoices": 1, "told": 1}
 
 
 def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
@@ -30,7 +29,7 @@ def told(program: str, seed: int = 1) -> tuple[str, WorldResult]:
         await world.process("worker", f"{HERE}:{program}", *arguments).ended()
         found.extend(record.value.decode() for record in world.records("told") if record.value)
 
-    result = run_simulated(test, seed, topics=TOPICS, faults=())
+    result = play(test, seed)
     return "; ".join(found), result
 
 
@@ -117,7 +116,7 @@ def test_trio_is_refused_by_its_name(
     async def test(world: SimulatedWorld) -> None:
         await world.process("worker", "trio_service:run_service").ended()
 
-    (violation,) = run_simulated(test, 1, topics=TOPICS, faults=()).violations
+    (violation,) = play(test).violations
     assert violation.message.startswith(
         f"{label} can't run in a simulated world: it has an event loop of its own"
     )
@@ -131,9 +130,7 @@ def test_main_thread_handles_signals_and_the_process_waits_for_others() -> None:
         await worker.stop()
         assert [each.value for each in world.records("told")] == [b"4 stopped"]
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 def test_signal_does_not_end_a_wait_for_a_socket() -> None:
@@ -143,9 +140,7 @@ def test_signal_does_not_end_a_wait_for_a_socket() -> None:
         await worker.stop()
         assert [each.value for each in world.records("told")] == [b"late 1 5.0"]
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 def test_blocking_clients_reach_a_server_with_threads() -> None:
@@ -154,7 +149,7 @@ def test_blocking_clients_reach_a_server_with_threads() -> None:
         await world.process("client", f"{HERE}:asks_by_requests", "server").ended()
         assert [each.value for each in world.records("told")] == [b"True"]
 
-    results = [run_simulated(test, 1, topics=TOPICS, faults=()) for _ in range(2)]
+    results = [play(test) for _ in range(2)]
     assert results[0].violations == []
     assert len({each.digest for each in results}) == 1
 
@@ -174,9 +169,7 @@ def test_faults_reach_kafka_python() -> None:
         (told,) = world.records("told")
         assert told.value == b"assigned at 8 order at 8 order at 30"
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 def test_slow_coroutine_of_a_listener_does_not_hold_kafka_python() -> None:
@@ -188,9 +181,7 @@ def test_slow_coroutine_of_a_listener_does_not_hold_kafka_python() -> None:
         await worker.ended()
         assert [each.value for each in world.records("told")] == [b"revoked assigned at 23"]
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
 
 
 def test_kafka_python_survives_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,11 +196,8 @@ def test_kafka_python_survives_a_crash(tmp_path: Path, monkeypatch: pytest.Monke
             await asyncio.sleep(0.5)
         await world.settled()
 
-    def run(seed: int) -> Any:
-        return run_simulated(test, seed, topics=TOPICS, faults=())
-
-    digests = {run(1).digest}
+    digests = {play(test).digest}
     monkeypatch.chdir(tmp_path)
-    result = run(1)
+    result = play(test)
     assert result.violations == []
     assert digests == {result.digest}

@@ -10,9 +10,8 @@ import httpx
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
-from fencepost import HttpRequest, SimulatedWorld, run_simulated
-
-TOPICS = {"orders": 2, "told": 1}
+from fencepost import HttpRequest, SimulatedWorld
+from tests.unit.simulation.world.programs_of_users import passes, play
 
 
 def answer(request: HttpRequest) -> str:
@@ -41,10 +40,7 @@ def test_asyncio_clients_speak_https_and_kafka_over_tls() -> None:
         world.http("payments", answer)
         await world.process("shop", talks).ended()
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert not result.trouble, result.trouble
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)
     assert seen == ["GET /httpx", "GET /aiohttp", b"order"]
 
 
@@ -68,7 +64,7 @@ def test_client_logs_in_by_sasl_over_tls() -> None:
         await wrong.ended()
         wrong.kill()
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=(), users={"shop": "secret"})
+    result = play(test, users={"shop": "secret"})
     assert not result.trouble, result.trouble
     assert result.violations == []
     assert {each.program for each in result.crashes} == {"thief"}
@@ -82,7 +78,4 @@ def test_blocking_clients_speak_https_and_kafka_over_tls() -> None:
         await world.process("shop", program, "payments").ended()
         assert [each.value for each in world.records("told")] == [b"GET / GET /"]
 
-    result = run_simulated(test, 1, topics=TOPICS, faults=())
-    assert not result.trouble, result.trouble
-    assert result.violations == []
-    assert result.crashes == []
+    passes(test)

@@ -31,6 +31,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.unit.simulation.world.own_programs import tell
+from tests.unit.simulation.world.programs_of_users import consumer
 
 
 def talks_between_threads() -> None:
@@ -423,44 +424,34 @@ class SlowListener(kafka.AsyncConsumerRebalanceListener):  # type: ignore[misc]
 
 def is_called_by_kafka_python() -> None:
     """Tell the calls to a listener in a minute, with a session that is shorter than a slow one."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers="kafka:9092", group_id="billing", session_timeout_ms=10_000
-    )
+    polling = consumer(made=kafka.KafkaConsumer, session_timeout_ms=10_000, enable_auto_commit=True)
     listener = SlowListener()
-    consumer.subscribe(["orders"], listener=listener)
+    polling.subscribe(["orders"], listener=listener)
     while time.monotonic() < 60:
-        consumer.poll(timeout_ms=1000)
-    consumer.unsubscribe()
+        polling.poll(timeout_ms=1000)
+    polling.unsubscribe()
     asyncio.run(tell(*listener.called))
 
 
 def copies_by_kafka_python() -> None:
     """Write an invoice for each order, with a client that blocks."""
     producer = kafka.KafkaProducer(bootstrap_servers="kafka:9092", acks="all")
-    consumer = kafka.KafkaConsumer(
-        "orders",
-        bootstrap_servers="kafka:9092",
-        group_id="billing",
-        enable_auto_commit=False,
-        auto_offset_reset="earliest",
-    )
-    for record in consumer:
+    reading = consumer("orders", made=kafka.KafkaConsumer)
+    for record in reading:
         producer.send("invoices", record.value, key=record.key).get(timeout=30)
-        consumer.commit()
+        reading.commit()
 
 
 def polls_by_kafka_python() -> None:
     """Tell when each order was read, and when partitions were assigned."""
-    consumer = kafka.KafkaConsumer(
-        bootstrap_servers="kafka:9092", group_id="billing", auto_offset_reset="earliest"
-    )
+    reading = consumer(made=kafka.KafkaConsumer, enable_auto_commit=True)
     listener = Listener()
-    consumer.subscribe(["orders"], listener=listener)
+    reading.subscribe(["orders"], listener=listener)
     found: list[str] = []
     while len(found) < 2:
-        for records in consumer.poll(timeout_ms=1000).values():
+        for records in reading.poll(timeout_ms=1000).values():
             found.extend(f"{record.value.decode()} at {time.monotonic():.0f}" for record in records)
-    consumer.close()
+    reading.close()
     asyncio.run(tell(listener.called[1], *found))
 
 
