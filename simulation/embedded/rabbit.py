@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sac import DEFAULT_VHOST
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
+from fencepost.coordinator.rabbit_codec.chunks import read_chunk
+from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
+from fencepost.coordinator.rabbit_codec.entries import message, messages_of
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, Stream
 from fencepost.simulation.embedded.lifecycle import Controls, Embedded
+from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint, StreamMessage
 from fencepost.simulation.embedded.rabbit_groups import (
     AsyncStreamGroup,
     StreamConsumer,
     StreamGroup,
     StreamGroupControls,
 )
-from fencepost.simulation.embedded.settings import MAX_BROKERS, Tls, duration, tls_of, users_of, whole
+from fencepost.simulation.embedded.settings import MAX_BROKERS, Tls, duration, tls_of, users_of, utf_8, whole
 from fencepost.simulation.embedded.thread import LoopThread, on_loop
-
-if TYPE_CHECKING:
-    from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint, StreamMessage
 
 G = TypeVar("G", bound=StreamGroupControls)
 _NO_ARGUMENTS: Mapping[str, object] = {}
@@ -58,7 +62,9 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if it exists, or RabbitMQ would refuse it.
         """
-        self.endpoint.create_stream(name, arguments)
+        texts = _texts(arguments)
+        with _refused_by_rabbit():
+            self.endpoint.catalogue.create(_name(name), texts)
 
     @on_loop
     def create_super_stream(
@@ -81,7 +87,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
                 raise FencepostError(f"partitions={partitions!r}: expected at least one binding key")
         else:
             keys = [str(number) for number in range(whole("partitions", partitions, 1, None))]
-        return self.endpoint.create_super_stream(name, keys, arguments)
+        texts = _texts(arguments)
+        streams = [_name(f"{_name(name)}-{key}") for key in keys]
+        with _refused_by_rabbit():
+            self.endpoint.catalogue.create_super(name, streams, keys, texts)
+        return streams
 
     @on_loop
     def add_partition(
@@ -95,7 +105,10 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such super stream, or RabbitMQ would refuse the stream.
         """
-        return self.endpoint.add_partition(name, key, arguments)
+        texts, catalogue = _texts(arguments), self.endpoint.catalogue
+        with _refused_by_rabbit():
+            key = str(catalogue.next_index(name)) if key is None else key
+            return catalogue.add_partition(name, _name(key), texts)
 
     @on_loop
     def delete_stream(self, name: str) -> None:
@@ -103,7 +116,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no stream of that name.
         """
-        self.endpoint.delete(name)
+        catalogue = self.endpoint.catalogue
+        with _refused_by_rabbit():
+            is_super = name in catalogue.super_streams
+            for stream in catalogue.delete_super(name) if is_super else [catalogue.delete(name)]:
+                self.endpoint.broker.cluster.forget(DEFAULT_VHOST, stream)
 
     @on_loop
     def streams(self) -> list[str]:
@@ -116,7 +133,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such stream, or a message is neither bytes nor text.
         """
-        return self.endpoint.publish(stream, values)
+        found = self._stream(stream)
+        first = found.next_offset
+        entries = [ChunkEntry(0, message(_bytes(each))) for each in values]
+        found.append(entries, "", self.endpoint.broker.cluster.now_ms())
+        return list(range(first, found.next_offset))
 
     @on_loop
     def messages(self, stream: str) -> list[StreamMessage]:
@@ -124,7 +145,20 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such stream, or a batch in it can't be read.
         """
-        return self.endpoint.messages(stream)
+        found = []
+        for kept in self._stream(stream).chunks:
+            try:
+                values = messages_of(read_chunk(kept.data).data)
+            except InvalidBatch as error:  # the batches of publishers are kept as they are
+                where = f"stream {stream!r}, from offset {kept.first_offset} on"
+                raise FencepostError(
+                    f"{where}: a publisher sent a batch that no client can read: {error}"
+                ) from None
+            found += [
+                StreamMessage(kept.first_offset + at, value, kept.timestamp_ms)
+                for at, value in enumerate(values)
+            ]
+        return found
 
     @on_loop
     def offsets(self, stream: str) -> dict[str, int]:
@@ -132,7 +166,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such stream.
         """
-        return self.endpoint.offsets(stream)
+        return dict(self._stream(stream).offsets)
+
+    def _stream(self, name: str) -> Stream:
+        with _refused_by_rabbit():
+            return self.endpoint.catalogue.stream(name)
 
     # -- consumers --------------------------------------------------------------------------------------
 
@@ -151,7 +189,16 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if no such connection is open.
         """
-        self.endpoint.disconnect(who)
+        name = who.connection if isinstance(who, StreamConsumer) else who
+        found = [
+            each
+            for each in self.endpoint.broker.connections
+            if name in (each.session.name, each.session.client_name)
+        ]
+        if not found:
+            raise FencepostError(f"no connection {name!r} is open")
+        for connection in found:
+            connection.abort()
 
     # -- nodes ------------------------------------------------------------------------------------------
 
@@ -164,7 +211,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such node.
         """
-        self.endpoint.cut(node)
+        self.endpoint.groups.cut(self.endpoint.node(node))
 
     @on_loop
     def heal(self, node: int) -> None:
@@ -175,7 +222,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such node.
         """
-        self.endpoint.heal(node)
+        self.endpoint.groups.heal(self.endpoint.node(node))
 
 
 class EmbeddedRabbitStream(
@@ -230,8 +277,6 @@ class EmbeddedRabbitStream(
         return AsyncEmbeddedRabbitStream(self)
 
     async def _opened(self) -> RabbitEndpoint:
-        from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint
-
         endpoint = RabbitEndpoint(**self._settings)
         await endpoint.start()
         return endpoint
@@ -246,3 +291,36 @@ class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):
 
     def __init__(self, rabbit: EmbeddedRabbitStream) -> None:
         super().__init__(rabbit.thread, AsyncStreamGroup, rabbit)
+
+
+def _bytes(value: object) -> bytes:
+    if isinstance(value, str):
+        return utf_8("value", value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise FencepostError(f"value={value!r}: expected bytes or text")
+
+
+@contextlib.contextmanager
+def _refused_by_rabbit() -> Iterator[None]:
+    try:
+        yield
+    except RabbitRequestRefused as refused:
+        raise FencepostError(str(refused)) from None
+
+
+def _name(name: object) -> str:
+    if not isinstance(name, str):
+        raise FencepostError(f"the name {name!r}: expected text")
+    utf_8("the name", name)
+    return name
+
+
+def _texts(arguments: object) -> dict[str, str]:
+    """Return the arguments of a stream as clients send them: all text."""
+    if not isinstance(arguments, Mapping):
+        raise FencepostError(f"arguments={arguments!r}: expected a mapping, such as {{'max-age': '1h'}}")
+    for name in arguments:
+        if not isinstance(name, str):
+            raise FencepostError(f"arguments: {name!r} is not the name of an argument, expected text")
+    return {name: str(value) for name, value in arguments.items()}
