@@ -50,7 +50,7 @@ class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
-class _Inside:
+class NoConnection:
     """The connection of requests without a client."""
 
     is_closed = False
@@ -73,7 +73,7 @@ class LogAccess:
     ) -> None:
         self._brokers = brokers
         self._handlers = observing(handlers())
-        self._asked = Asked(RequestContext(0, "fencepost", "/embedded"), "", _Inside())
+        self._asked = Asked(RequestContext(0, "fencepost", "/embedded"), "", NoConnection())
         self._turn: dict[str, int] = {}
 
     def topic(self, name: str, prefix: str = "") -> Topic:

@@ -596,37 +596,32 @@ class Lockstep:
 
     async def _change_topics(self, step: CreateTopicStep | Grow | DeleteTopicStep) -> None:
         name = self._situation.topic(step.topic)
+        known = self._own.image.by_name.get(name)
+        partitions = 0 if isinstance(step, DeleteTopicStep) else step.partitions
+        ours = ErrorCode.NONE if known is not None else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         theirs: Any
         match step:
             case CreateTopicStep():
-                theirs = await self._judge.create_topic(name, step.partitions)
+                theirs = await self._judge.create_topic(name, partitions)
+                ours = ErrorCode.NONE if known is None else ErrorCode.TOPIC_ALREADY_EXISTS
             case Grow():
-                theirs = await self._judge.grow_topic(name, step.partitions)
+                theirs = await self._judge.grow_topic(name, partitions)
+                if known is not None and partitions <= known.partitions:
+                    ours = ErrorCode.INVALID_PARTITIONS
             case DeleteTopicStep():
                 theirs = await self._judge.delete_topic(name)
         self._own.advance(self._now_ms())
-        topic = self._own.image.by_name.get(name)
-        ours = _expected(step, None if topic is None else topic.partitions)
         if theirs.error_code is not ours:
             line = f"error_code: Kafka {theirs.error_code.name}, fencepost {ours.name}"
             raise _Parted("topics.change", [line], step)
         if ours is ErrorCode.NONE:
-            before = topic
-            self._apply(step, name, theirs)
-            topic = self._own.image.by_name.get(name)
-            topic_id = (topic or before or theirs).topic_id
-            await self._topics_are_known({name: (topic_id, 0 if topic is None else topic.partitions)})
-        self._comparison.exercised["topics.change"] += 1
-
-    def _apply(self, step: CreateTopicStep | Grow | DeleteTopicStep, name: str, theirs: Any) -> None:
-        match step:
-            case CreateTopicStep():
-                self._situation.topic_ids[step.topic] = theirs.topic_id
-                self._own.put_topic(name, theirs.topic_id, step.partitions)
-            case Grow():
-                self._own.put_topic(name, self._own.image.by_name[name].topic_id, step.partitions)
-            case DeleteTopicStep():
+            topic_id = self._situation.topic_ids[step.topic] = (known or theirs).topic_id
+            if partitions:
+                self._own.put_topic(name, topic_id, partitions)
+            else:
                 self._own.drop_topic(name)
+            await self._topics_are_known({name: (topic_id, partitions)})
+        self._comparison.exercised["topics.change"] += 1
 
     async def _configure(self, step: Configure) -> None:
         if not self._judge.can_configure:
@@ -639,16 +634,6 @@ class Lockstep:
                 "group.configuration", [f"error_code: Kafka {theirs.name}, fencepost {ours.name}"], step
             )
         self._comparison.exercised["group.configuration"] += 1
-
-
-def _expected(step: CreateTopicStep | Grow | DeleteTopicStep, partitions: int | None) -> ErrorCode:
-    match step:
-        case CreateTopicStep():
-            return ErrorCode.NONE if partitions is None else ErrorCode.TOPIC_ALREADY_EXISTS
-        case Grow() if partitions is not None:
-            return ErrorCode.NONE if step.partitions > partitions else ErrorCode.INVALID_PARTITIONS
-        case _:
-            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partitions is None else ErrorCode.NONE
 
 
 def _targets(described: consumer.ConsumerGroupDescribeResponse) -> dict[MemberId, Partitions]:

@@ -26,7 +26,6 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, Re
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.acls import ANONYMOUS
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -52,7 +51,8 @@ from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.rights import Rights
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.turns import Share, WorkQueue
+from fencepost.coordinator.server.turns import WorkQueue
+from fencepost.simulation.embedded.logs import NoConnection
 from fencepost.simulation.lab.conform.targets import (
     TARGET_RULES,
     TASKS_ARE_VALID,
@@ -138,19 +138,6 @@ class OwnWaiting:
         return None if self.reply is None else self.over_the_wire(self.reply)
 
 
-class _Connection:
-    """A connection without a socket: the broker has the real one."""
-
-    is_closed = False
-    principal = ANONYMOUS
-
-    def __init__(self) -> None:
-        self.share = Share()
-
-    def close(self) -> None:
-        """Do nothing: there is nothing to close."""
-
-
 class _OwnHooks(HostHooks):
     """The hooks of our side's host: they note what it reports and asks for."""
 
@@ -215,7 +202,7 @@ class Own:
             raise FencepostError(f"{api_name(api_key)} version {version} is not spoken by our endpoint")
         context = RequestContext(version, header.client_id, client_host)
         request = codec.decode(frame, codec.body_of(frame, header), context)
-        reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))
+        reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", NoConnection()))
 
         def over_the_wire(reply: Response) -> Any:
             return read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])[1]
