@@ -111,12 +111,12 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
 
     yield AIOKafkaProducer, "_PRODUCER_CLIENT_ID_SEQUENCE", 0  # it goes into client ids
     yield BatchBuilder, "append", _stamped(BatchBuilder.append)
-    yield TransactionManager, "__init__", _noted(TransactionManager.__init__)
-    yield SubscriptionState, "listener", property(_disturbed_listener)
+    yield TransactionManager, "__init__", _before(TransactionManager.__init__, _note_id)
+    yield SubscriptionState, "listener", _disturbed_listener("_listener", blocks=False)
     yield ApplicationListener, "_call", _disturbed_call(ApplicationListener._call)
     for consumer in (AIOKafkaConsumer, KIP848Consumer):
-        yield consumer, "__init__", _grouped(consumer.__init__)
-        yield consumer, "commit", _placed(consumer.commit)
+        yield consumer, "__init__", _before(consumer.__init__, _note_group)
+        yield consumer, "commit", _before(consumer.commit, _note_place)
         for name in ("getone", "getmany"):
             yield consumer, name, _busy_before(getattr(consumer, name))
     yield KIP848Consumer, "__anext__", _busy_before(KIP848Consumer.__anext__)
@@ -126,15 +126,15 @@ def blocking_client_methods(module: ModuleType) -> Iterator[tuple[type, str, Any
     """Yield the substitutes for kafka-python's blocking methods in this module."""
     found = vars(module)
     if module.__name__ == "kafka.producer.kafka" and (manager := found.get("TransactionManager")) is not None:
-        yield manager, "__init__", _noted(manager.__init__)
+        yield manager, "__init__", _before(manager.__init__, _note_id)
     if module.__name__ == "kafka.consumer.group":
         consumer = found["KafkaConsumer"]
-        listener = property(_disturbed_blocking_listener, _set_listener)
-        yield found["SubscriptionState"], "rebalance_listener", listener
-        yield consumer, "__init__", _grouped(consumer.__init__)
+        name = "rebalance_listener"
+        yield found["SubscriptionState"], name, _disturbed_listener(name, blocks=True)
+        yield consumer, "__init__", _before(consumer.__init__, _note_group)
         for name in ("commit", "commit_async"):
-            yield consumer, name, _placed(getattr(consumer, name))
-        yield consumer, "poll", _busy_before_blocking(consumer.poll)
+            yield consumer, name, _before(getattr(consumer, name), _note_place)
+        yield consumer, "poll", _before(consumer.poll, _be_busy)
 
 
 def _stamped(original: Any) -> Any:
@@ -148,42 +148,40 @@ def _stamped(original: Any) -> Any:
     return append
 
 
-def _noted(original: Any) -> Any:
-    """Note the transactional ids of a process, which another producer may take over."""
-
-    def begin(self: Any, transactional_id: str | None = None, *args: Any, **options: Any) -> None:
-        process = PROCESS.get()
-        if process is not None and transactional_id is not None:
-            process.transactional_ids[transactional_id] = None
-        original(self, transactional_id, *args, **options)
-
-    return begin
-
-
-def _grouped(original: Any) -> Any:
-    """Note the groups that a process is about to join."""
+def _before(original: Any, act: Callable[..., object]) -> Any:
+    """Let a method of a client do something first, in a process of a world, which gets its arguments too."""
 
     @functools.wraps(original)
-    def begin(self: Any, *topics: Any, **options: Any) -> None:
-        process, group_id = PROCESS.get(), options.get("group_id")
-        if process is not None and group_id is not None:
-            process.group_ids[group_id] = None
-        original(self, *topics, **options)
-
-    return begin
-
-
-def _placed(original: Any) -> Any:
-    """Note the line that commits."""
-
-    @functools.wraps(original)
-    def commit(self: Any, *args: Any, **options: Any) -> Any:
+    def method(self: Any, *args: Any, **options: Any) -> Any:
         process = PROCESS.get()
         if process is not None:
-            process.commit_place = caller_place(1)
+            act(process, *args, **options)
         return original(self, *args, **options)
 
-    return commit
+    return method
+
+
+def _note_id(process: WorldProcess, transactional_id: str | None = None, *_: Any, **__: Any) -> None:
+    """Note the transactional ids of a process, which another producer may take over."""
+    if transactional_id is not None:
+        process.transactional_ids[transactional_id] = None
+
+
+def _note_group(process: WorldProcess, *_: Any, group_id: str | None = None, **__: Any) -> None:
+    """Note the groups that a process is about to join."""
+    if group_id is not None:
+        process.group_ids[group_id] = None
+
+
+def _note_place(process: WorldProcess, *_: Any, **__: Any) -> None:
+    """Note the line that commits."""
+    process.commit_place = caller_place(2)
+
+
+def _be_busy(process: WorldProcess, *_: Any, **__: Any) -> None:
+    """Let a program that blocks work on its last batch for longer before it polls again."""
+    if process.busy_until_us:
+        time.sleep(_taken_work_s(process))
 
 
 def _busy_before(original: Any) -> Any:
@@ -213,44 +211,49 @@ def _taken_work_s(process: WorldProcess) -> float:
     return max(0, until_us - process.host.loop.here_us) / 1e6
 
 
-def _busy_before_blocking(original: Any) -> Any:
-    """Do the same for a poll that blocks."""
-
-    @functools.wraps(original)
-    def poll(self: Any, *args: Any, **options: Any) -> Any:
-        process = PROCESS.get()
-        if process is not None and process.busy_until_us:
-            time.sleep(_taken_work_s(process))
-        return original(self, *args, **options)
-
-    return poll
-
-
 class _DisturbedListener:
     """The listener of an application, whose next callback takes longer or raises."""
 
-    def __init__(self, listener: Any, process: WorldProcess) -> None:
+    def __init__(self, listener: Any, process: WorldProcess, *, blocks: bool) -> None:
         self._listener = listener
         self._process = process
+        self._blocks = blocks
 
     def __repr__(self) -> str:
         return repr(self._listener)
 
-    async def on_partitions_revoked(self, partitions: Any) -> None:
-        """Call the application's."""
-        await _disturbed(self._process, self._listener.on_partitions_revoked, partitions)
+    def __getattr__(self, name: str) -> Any:
+        callback = getattr(self._listener, name)
+        if not self._blocks:
+            return functools.partial(_disturbed, self._process, callback)
 
-    async def on_partitions_assigned(self, partitions: Any) -> None:
-        """Call the application's."""
-        await _disturbed(self._process, self._listener.on_partitions_assigned, partitions)
+        def call(partitions: Any) -> Any:
+            takes_s, fails = _taken_disturbance(self._process)
+            time.sleep(takes_s)
+            _fail_if(fails)
+            return callback(partitions)
+
+        async def call_and_wait(partitions: Any) -> None:
+            from kafka.net.selector import KernelEvent  # its sleep lets the client's loop go on
+
+            takes_s, fails = _taken_disturbance(self._process)
+            await KernelEvent("_sleep", takes_s)
+            _fail_if(fails)
+            await callback(partitions)
+
+        return call_and_wait if inspect.iscoroutinefunction(callback) else call
 
 
-def _disturbed_listener(self: Any) -> Any:
-    """Return the listener of a subscription of aiokafka."""
-    process, listener = PROCESS.get(), self._listener
-    if listener is None or process is None or not process.callback_is_disturbed:
-        return listener
-    return _DisturbedListener(listener, process)
+def _disturbed_listener(attribute: str, *, blocks: bool) -> property:
+    """Return the listener of a subscription, which a client keeps under that name."""
+
+    def listener(self: Any) -> Any:
+        process, found = PROCESS.get(), vars(self).get(attribute)
+        if found is None or process is None or not process.callback_is_disturbed:
+            return found
+        return _DisturbedListener(found, process, blocks=blocks)
+
+    return property(listener, lambda self, given: vars(self).update({attribute: given}))
 
 
 def _disturbed_call(original: Any) -> Any:
@@ -285,45 +288,3 @@ def _taken_disturbance(process: WorldProcess) -> tuple[float, bool]:
 def _fail_if(fails: bool) -> None:
     if fails:
         raise RuntimeError("the fault callback-error lets this rebalance callback fail")
-
-
-class _DisturbedBlockingListener:
-    """The listener of an application of kafka-python, whose next callback takes longer or raises."""
-
-    def __init__(self, listener: Any, process: WorldProcess) -> None:
-        self._listener = listener
-        self._process = process
-
-    def __repr__(self) -> str:
-        return repr(self._listener)
-
-    def __getattr__(self, name: str) -> Any:
-        callback = getattr(self._listener, name)
-
-        def call(partitions: Any) -> Any:
-            takes_s, fails = _taken_disturbance(self._process)
-            time.sleep(takes_s)
-            _fail_if(fails)
-            return callback(partitions)
-
-        async def call_and_wait(partitions: Any) -> None:
-            from kafka.net.selector import KernelEvent  # its sleep lets the client's loop go on
-
-            takes_s, fails = _taken_disturbance(self._process)
-            await KernelEvent("_sleep", takes_s)
-            _fail_if(fails)
-            await callback(partitions)
-
-        return call_and_wait if inspect.iscoroutinefunction(callback) else call
-
-
-def _disturbed_blocking_listener(self: Any) -> Any:
-    """Return the listener of a subscription of kafka-python."""
-    process, listener = PROCESS.get(), vars(self).get("rebalance_listener")
-    if listener is None or process is None or not process.callback_is_disturbed:
-        return listener
-    return _DisturbedBlockingListener(listener, process)
-
-
-def _set_listener(self: Any, listener: Any) -> None:
-    vars(self)["rebalance_listener"] = listener
