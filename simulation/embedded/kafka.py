@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -81,17 +81,18 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         trace_topic: str | None = None,
     ) -> None:
         super().__init__(LoopThread("fencepost-embedded-kafka"), Group)
-        self._brokers = broker_count(brokers)
-        self._topics = topics_of(topics)
-        broker_config = config_of(config)
-        self._config = broker_config.groups
-        self._journal = journal
-        self._host = address(host)
-        self._ports = ports_of(ports, self._brokers)
-        if broker_config.listeners.listeners and (self._ports or host != LOOPBACK):
+        count, broker_config, context = broker_count(brokers), config_of(config), tls_of(tls)
+        self._settings: dict[str, Any] = {
+            "brokers": count,
+            "topics": topics_of(topics),
+            "config": broker_config.groups,
+            "journal": journal,
+            "host": address(host),
+            "ports": ports_of(ports, count),
+        }
+        if broker_config.listeners.listeners and (self._settings["ports"] or host != LOOPBACK):
             raise FencepostError("config: listeners has the addresses to listen on; leave out host and ports")
-        context = tls_of(tls)
-        self._options = {
+        self._settings["options"] = {
             **broker_config.options,
             "new_topics": msgspec.structs.replace(
                 broker_config.new_topics,
@@ -100,7 +101,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             ),
             "users": users_of(users),
             "tls": context,
-            "racks": racks_of(racks, self._brokers),
+            "racks": racks_of(racks, count),
             "as_release": as_release,
         }
         if as_release is not None:
@@ -154,15 +155,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
     async def _opened(self) -> EmbeddedEndpoint:
         from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 
-        endpoint = EmbeddedEndpoint(
-            topics=self._topics,
-            brokers=self._brokers,
-            ports=self._ports,
-            host=self._host,
-            config=self._config,
-            journal=self._journal,
-            options=self._options,
-        )
+        endpoint = EmbeddedEndpoint(**self._settings)
         await endpoint.start()
         return endpoint
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
@@ -182,37 +183,27 @@ class WorldCluster:
         return name in self.endpoint.brokers.cluster.image.by_name
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class DisturbedPrograms:
     """The stage of the nemesis: the user's programs are the members."""
 
-    def __init__(
-        self,
-        *,
-        scenario: Scenario,
-        loop: WorldLoop,
-        draws: Draws,
-        network: VirtualNetwork,
-        programs: Mapping[str, Program],
-        endpoint: EmbeddedEndpoint,
-        stubs: Mapping[str, HttpStub],
-        tell: Callable[[str, str, str], None],
-        on_calm: Callable[[], None],
-    ) -> None:
-        self.scenario = scenario
-        self.loop = loop
-        self.draws = draws
-        self.network = network
-        self.members = programs
-        self.stubs = stubs
-        self.endpoint = endpoint
-        self.cluster = WorldCluster(loop, draws, network, endpoint, scenario)
-        self._tell = tell
-        self._on_calm = on_calm
+    scenario: Scenario
+    loop: WorldLoop
+    draws: Draws
+    network: VirtualNetwork
+    members: Mapping[str, Program]
+    endpoint: EmbeddedEndpoint
+    stubs: Mapping[str, HttpStub]
+    tell_fault: Callable[[str, str, str], None]
+    on_calm: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.cluster = WorldCluster(self.loop, self.draws, self.network, self.endpoint, self.scenario)
 
     def tell(self, hook: str, *arguments: Any) -> None:
         """Observe a fault."""
         if hook == "on_fault":
-            self._tell(*arguments)
+            self.tell_fault(*arguments)
 
     def calm(self) -> None:
         """End all disturbance of the world."""
@@ -228,7 +219,7 @@ class DisturbedPrograms:
             program.host.slow(0)
             if program.wanted:
                 program.start()
-        self._on_calm()
+        self.on_calm()
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
         """Do nothing: only the test operates groups here."""

@@ -146,68 +146,27 @@ def run_world(
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
     with _quiet(logs=logs), _collected_by_hand(is_last=is_last), own_folder():
-        return _run(
-            function,
-            settings,
-            seed,
-            chosen,
-            keep_rows=keep_rows,
-            until=until,
-            watch=watch,
-            logs=logs,
-            is_last=is_last,
-        )
-
-
-def _run(
-    function: WorldTest,
-    settings: WorldSettings,
-    seed: int,
-    plan: Draw,
-    *,
-    keep_rows: bool,
-    until: str,
-    watch: bool,
-    logs: bool,
-    is_last: bool,
-) -> WorldResult:
-    """Run it; no reference to the run is left when garbage is collected afterwards."""
-    started = wall_clock()
-    loop = WorldLoop(max_events=MAX_EVENTS)
-    draws = Draws(seed)
-    loop.network = VirtualNetwork(loop, draws, settings.scenario.network.latency.quantiles)
-    run = _Run(function, settings, plan, loop, draws)
-    run.world.shows_logs = logs
-    run.world.until = until
-    if watch:
-        run.watch()
-    with substituted(Machine(loop, draws)), between_steps(loop) as pass_interrupts_on:
+        run = _Run(function, settings, chosen, Draws(seed))
+        run.world.shows_logs = logs
+        run.world.until = until
+        if watch:
+            run.watch()
         try:
-            run.go()
-            pass_interrupts_on()
-            return run.result(seed, wall_clock() - started, keep_rows=keep_rows)
+            return run.go(seed, keep_rows=keep_rows, is_last=is_last)
         finally:
-            if not is_last:
-                run.take_down()
-                loop.close()
+            del run  # garbage is collected next
 
 
 class _Run:
     """The parts of one run."""
 
-    def __init__(
-        self,
-        function: WorldTest,
-        settings: WorldSettings,
-        plan: Draw,
-        loop: WorldLoop,
-        draws: Draws,
-    ) -> None:
+    def __init__(self, function: WorldTest, settings: WorldSettings, plan: Draw, draws: Draws) -> None:
         self._function = function
         self._settings = settings
         self._plan = plan
-        self._loop = loop
+        self._loop = loop = WorldLoop(max_events=MAX_EVENTS)
         self._draws = draws
+        loop.network = VirtualNetwork(loop, draws, settings.scenario.network.latency.quantiles)
         self.world = SimulatedWorld(loop, draws, loop.network, settings.claims)
         self._error: BaseException | None = None
         self._nemesis: ProgramNemesis | None = None
@@ -224,8 +183,20 @@ class _Run:
         self._unordered |= dict.fromkeys(kinds_in_sets())
         self._loop.schedule(self._loop.now_us + _WATCH_US, self._watch, None)
 
-    def go(self) -> None:
-        """Run until the test is over."""
+    def go(self, seed: int, *, keep_rows: bool, is_last: bool) -> WorldResult:
+        """Run until the test is over, and return the result."""
+        started = wall_clock()
+        with substituted(Machine(self._loop, self._draws)), between_steps(self._loop) as pass_interrupts_on:
+            try:
+                self._go()
+                pass_interrupts_on()
+                return self.result(seed, wall_clock() - started, keep_rows=keep_rows)
+            finally:
+                if not is_last:
+                    self.take_down()
+                    self._loop.close()
+
+    def _go(self) -> None:
         self._task = self._loop.create_task(self._play(), name="test", context=outside())
         self._task.add_done_callback(self._over)
         self._loop.schedule(round(LONGEST_S * 1e6), self._too_long, None)
@@ -273,10 +244,10 @@ class _Run:
             loop=self._loop,
             draws=self._draws,
             network=self._loop.network,
-            programs=world.programs,
+            members=world.programs,
             endpoint=world.endpoint,
             stubs=world.stubs,
-            tell=self._tell_fault,
+            tell_fault=self._tell_fault,
             on_calm=self._calm,
         )
         if self._plan.entries:

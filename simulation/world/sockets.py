@@ -7,6 +7,7 @@ connection, and so does a side that gets bytes after it closed.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import os
 import socket
@@ -64,42 +65,27 @@ class ReadinessHandle(events.Handle):
             loop._ready.append(self)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class TcpPipe:
     """One direction of a connection."""
 
-    __slots__ = (
-        "arrives_us",
-        "closed",
-        "direction",
-        "held",
-        "lost_us",
-        "retry_us",
-        "sent",
-        "source",
-        "target",
-        "window",
-    )
-
-    def __init__(
-        self, source: VirtualSocket, target: VirtualSocket, window: int, direction: Direction
-    ) -> None:
-        self.source = source
-        self.target = target
-        self.window = window
-        self.direction = direction
-        """REQUEST from the side that connected, RESPONSE from the side that listened."""
-        self.lost_us = 0
-        """The time at which the first of the waiting segments was lost."""
-        self.sent = 0
-        """Bytes under way or unread."""
-        self.arrives_us = 0
-        """The arrival time of the last segment; later segments arrive after it."""
-        self.held: deque[bytes | None] = deque()
-        """Segments that wait behind a lost one; None is the end of the stream."""
-        self.retry_us = 0
-        """The delay before the lost segment is sent again; 0 if no segment was lost."""
-        self.closed = False
-        """True if the end of the stream was sent."""
+    source: VirtualSocket
+    target: VirtualSocket
+    window: int
+    direction: Direction
+    """REQUEST from the side that connected, RESPONSE from the side that listened."""
+    lost_us: int = 0
+    """The time at which the first of the waiting segments was lost."""
+    sent: int = 0
+    """Bytes under way or unread."""
+    arrives_us: int = 0
+    """The arrival time of the last segment; later segments arrive after it."""
+    held: deque[bytes | None] = dataclasses.field(default_factory=deque)
+    """Segments that wait behind a lost one; None is the end of the stream."""
+    retry_us: int = 0
+    """The delay before the lost segment is sent again; 0 if no segment was lost."""
+    closed: bool = False
+    """True if the end of the stream was sent."""
 
 
 class TcpSocket(PlainTls):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -48,42 +49,32 @@ _MOST_IN_FLIGHT = 1_000
 """Number of requests without a response from which on no more are read."""
 
 
+@dataclasses.dataclass(kw_only=True, eq=False)
 class ProxyContext:
     """The state that all connections of a proxy share."""
 
-    def __init__(
-        self,
-        *,
-        rng: random.Random,
-        rules: list[NetworkRule],
-        observer: ProxyObserver | None,
-        members: Mapping[str, str],
-        address_of: AddressOf,
-    ) -> None:
-        self.stand_in: StandIn | None = None
-        self.rng = rng
-        self.rules = rules
-        self.observer = observer
-        self.members = members
-        self.address_of = address_of
-        self.topic_names = ObservedTopicNames()
+    rng: random.Random
+    rules: list[NetworkRule]
+    observer: ProxyObserver | None
+    members: Mapping[str, str]
+    address_of: AddressOf
+    stand_in: StandIn | None = None
+    topic_names: ObservedTopicNames = dataclasses.field(default_factory=ObservedTopicNames)
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _Way:
     """One direction: its pipe, the socket that it comes from, and what came while the pipe was stalled."""
 
-    __slots__ = ("backlog", "backlog_size", "blocked", "direction", "paused", "pipe", "source")
-
-    def __init__(self, direction: Direction, pipe: Pipe, source: ProxySide) -> None:
-        self.direction = direction
-        self.pipe = pipe
-        self.source = source
-        self.backlog: deque[tuple[bytes, ProxyExchange]] = deque()
-        self.backlog_size = 0
-        self.blocked = False
-        """True if the receiver's socket is full."""
-        self.paused = False
-        """True if the sender has to wait."""
+    direction: Direction
+    pipe: Pipe
+    source: ProxySide
+    backlog: deque[tuple[bytes, ProxyExchange]] = dataclasses.field(default_factory=deque)
+    backlog_size: int = 0
+    blocked: bool = False
+    """True if the receiver's socket is full."""
+    paused: bool = False
+    """True if the sender has to wait."""
 
 
 class ProxyConnection:

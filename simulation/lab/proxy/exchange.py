@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections import deque
 from collections.abc import Mapping
 from typing import Any
@@ -73,6 +74,7 @@ class ObservedTopicNames:
         return self._names
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class ProxyExchange:
     """A request, and what belongs to it until it gets a response.
 
@@ -82,43 +84,29 @@ class ProxyExchange:
     instead. Then `throttle_s` is the time for which the client is not read from.
     """
 
-    __slots__ = (
-        "_client_host",
-        "_frame",
-        "_names",
-        "_request",
-        "_response",
-        "_size",
-        "answer",
-        "broker",
-        "closes",
-        "header",
-        "is_answered",
-        "is_kept",
-        "is_received",
-        "late",
-        "lost",
-        "member",
-        "throttle_s",
-    )
+    header: RequestHeader
+    member: str
+    _frame: bytes
+    _client_host: str
+    _names: ObservedTopicNames
+    lost: bool = False
+    is_kept: bool = False
+    is_received: bool = False
+    closes: bool = False
+    answer: bytes | None = None
+    broker: asyncio.Future[bytes] | None = None
+    late: asyncio.Future[Any] | None = None
+    throttle_s: float = 0.0
+    is_answered: bool = False
+    _size: int = 0
+    _request: object = None
+    _response: object = None
 
-    def __init__(
-        self, header: RequestHeader, member: str, frame: bytes, client_host: str, names: ObservedTopicNames
-    ) -> None:
-        self.header = header
-        self.member = member
-        self.is_answered = expects_answer(frame, header)
-        self.lost = self.is_kept = self.is_received = self.closes = False
-        self.answer: bytes | None = None
-        self.broker: asyncio.Future[bytes] | None = None
-        self.late: asyncio.Future[Any] | None = None
-        self.throttle_s = 0.0
-        self._size = len(frame)
-        self._client_host = client_host
-        self._names = names
-        self._frame = frame if header.api_key in MEMBER_APIS else b""
-        self._request: object = None
-        self._response: object = None
+    def __post_init__(self) -> None:
+        self.is_answered = expects_answer(self._frame, self.header)
+        self._size = len(self._frame)
+        if self.header.api_key not in MEMBER_APIS:
+            self._frame = b""
 
     @property
     def request(self) -> object:

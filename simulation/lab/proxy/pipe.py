@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import struct
 from collections import deque
@@ -26,6 +27,7 @@ def with_length(frame: bytes) -> bytes:
     return _SIZE.pack(len(frame)) + frame
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Parcel:
     """A message under way.
 
@@ -34,25 +36,18 @@ class Parcel:
     frame.
     """
 
-    __slots__ = ("bytes_per_second", "exchange", "frame", "held_by", "instead", "ready_s", "sent")
+    frame: bytes
+    exchange: ProxyExchange
+    _: dataclasses.KW_ONLY
+    ready_s: float = 0.0
+    bytes_per_second: int = 0
+    held_by: NetworkRule | None = None
+    instead: bytes | None = None
+    sent: int = 0
 
-    def __init__(
-        self,
-        frame: bytes,
-        exchange: ProxyExchange,
-        *,
-        ready_s: float = 0.0,
-        bytes_per_second: int = 0,
-        held_by: NetworkRule | None = None,
-        instead: bytes | None = None,
-    ) -> None:
-        self.frame = frame
-        self.exchange = exchange
-        self.ready_s = ready_s
-        self.bytes_per_second = bytes_per_second
-        self.held_by = held_by
-        self.instead = with_length(frame) if bytes_per_second else instead
-        self.sent = 0
+    def __post_init__(self) -> None:
+        if self.bytes_per_second:
+            self.instead = with_length(self.frame)
 
 
 class Pipe:
