@@ -14,12 +14,10 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_families
 
 from fencepost import EmbeddedKafka
-from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.control.app import ControlApp, ServedKafka
 from fencepost.simulation.control.operations import NOT_OFFERED, NOT_SCOPED, PLACES, members_of, operations
 from fencepost.simulation.control.serving import ControlAddress, controlled
@@ -280,16 +278,7 @@ async def test_prometheus_own_parser_reads_the_metrics(http: httpx.AsyncClient, 
     one.confirm()
     kafka.add_fault("error", "ConsumerGroupHeartbeat", error="COORDINATOR_NOT_AVAILABLE")
     one.heartbeat()
-    commit = OffsetCommitCall(
-        group_id="g",
-        member_id="m",
-        member_epoch=one.epoch,
-        instance_id=None,
-        retention_time_ms=-1,
-        api_version=9,
-        topics=(OfTopic(name="orders", partitions=(CommittedPartition(2, OffsetAndMetadata(offset=3)),)),),
-    )
-    one.ask(ApiKey.OFFSET_COMMIT, commit)
+    one.commit(TopicPartition("orders", 2), 3)
     for accept in ("text/plain", "application/openmetrics-text; version=1.0.0"):
         response = await http.get("/metrics", headers={"Accept": accept})
         is_open = response.headers["content-type"].startswith("application/openmetrics-text")

@@ -7,20 +7,16 @@ import re
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fencepost import EmbeddedKafka, GroupMember
-from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.consumer import validation
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.logs import OfTopic
-from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.simulation.embedded import observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
@@ -306,30 +302,13 @@ def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
         kafka.produce("orders", b"x" * 2_000_000, partition=1)
 
 
-def commit(member: WireMember, offset: int) -> ErrorCode:
-    """Commit an offset of orders-0, and return the partition's error."""
-    call = OffsetCommitCall(
-        group_id="g",
-        member_id="m",
-        member_epoch=member.epoch,
-        instance_id=None,
-        retention_time_ms=-1,
-        api_version=9,
-        topics=(
-            OfTopic(name="orders", partitions=(CommittedPartition(0, OffsetAndMetadata(offset=offset)),)),
-        ),
-    )
-    reply: Any = member.ask(ApiKey.OFFSET_COMMIT, call)
-    return reply.topics[0].partitions[0].error_code
-
-
 def test_a_commit_after_the_fence_is_of_an_unknown_member_or_by_the_test_stale(
     kafka: EmbeddedKafka, member: WireMember
 ) -> None:
     kafka.group("g").fence("m")
-    assert commit(member, 1) is ErrorCode.UNKNOWN_MEMBER_ID
+    assert member.commit(ORDERS[0], 1) is ErrorCode.UNKNOWN_MEMBER_ID
     kafka.fail_next("OffsetCommit", "STALE_MEMBER_EPOCH", "m")
-    assert commit(member, 1) is ErrorCode.STALE_MEMBER_EPOCH
+    assert member.commit(ORDERS[0], 1) is ErrorCode.STALE_MEMBER_EPOCH
     assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
 
 
@@ -338,11 +317,10 @@ def test_offsets_are_what_was_committed(
 ) -> None:
     monkeypatch.setattr(observer, "_LAG_S", 3600.0)
     kafka.produce("orders", "a", "b", partition=0)
-
-    commit(member, 2)
+    member.commit(ORDERS[0], 2)
     assert kafka.group("g").offsets() == {TopicPartition("orders", 0): 2}
     assert kafka.check() == []
-    commit(member, 3)
+    member.commit(ORDERS[0], 3)
     kafka.produce("orders", "c", partition=0)
     assert [violation.invariant for violation in kafka.check()] == ["commit-within-processed"]
 

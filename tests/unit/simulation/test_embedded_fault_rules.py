@@ -212,13 +212,13 @@ def test_a_silent_broker_keeps_the_connection_and_says_nothing(
 ) -> None:
     kafka.produce("orders", "x")
     fault = kafka.add_fault("silent", "Fetch", times=None)
-    member._socket.settimeout(0.2)
+    member.socket.settimeout(0.2)
     with pytest.raises(socket.timeout):
         fetch(member)
     frame = request_frame(ApiKey.FIND_COORDINATOR, 4, 99, "m", FIND)
-    member._socket.sendall(frame)
+    member.socket.sendall(frame)
     with pytest.raises(socket.timeout):
-        member._socket.recv(1)
+        member.socket.recv(1)
     assert fault.state.met == 1
     member.connect()
     assert member.heartbeat().error_code is ErrorCode.NONE
@@ -229,8 +229,8 @@ def test_a_throttled_client_is_told_and_is_not_read_from(kafka: EmbeddedKafka, m
     request = request_frame(ApiKey.FIND_COORDINATOR, 4, 99, "m", FIND)
     member.heartbeat()
     began = time.monotonic()
-    member._socket.sendall(request)
-    assert member._socket.recv(4096)[4:8] == (99).to_bytes(4, "big")
+    member.socket.sendall(request)
+    assert member.socket.recv(4096)[4:8] == (99).to_bytes(4, "big")
     assert time.monotonic() - began > 0.2
 
 
@@ -305,7 +305,7 @@ def produced(value: bytes) -> bytes:
 def test_a_producer_that_wants_no_response_is_throttled(kafka: EmbeddedKafka, member: WireMember) -> None:
     fault = kafka.add_fault("throttle", "Produce", seconds=0.3)
     began = time.monotonic()
-    member._socket.sendall(produced(b"x"))
+    member.socket.sendall(produced(b"x"))
     assert member.ask(ApiKey.FIND_COORDINATOR, FIND).coordinators[0].error_code is ErrorCode.NONE
     assert time.monotonic() - began > 0.2
     assert [each.value for each in kafka.records("orders")] == [b"x"]

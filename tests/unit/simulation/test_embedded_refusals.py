@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import io
-import itertools
-import socket
 import struct
 import sys
 import time
@@ -21,12 +19,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from fencepost import EmbeddedKafka
-from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.turns import WORK_PER_TURN
 from tests.kio_objects import milliseconds
 from tests.unit.simulation.faulty_places import EMBEDDED, PLACES, faulty
+from tests.unit.simulation.wire_member import WireMember
 
 ERROR = "KAFKA_STORAGE_ERROR"
 GROUP_FIRST = {
@@ -38,19 +36,13 @@ GROUP_FIRST = {
 """Answers with one error for the group besides those of its parts: what is wrong with the group is there."""
 
 
-class Client:
+class Client(WireMember):
     """One connection that speaks kio's messages."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        host, _, port = bootstrap_servers.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=20)
-        self._numbers = itertools.count(1)
-        self._frames = FrameBuffer()
+        super().__init__(bootstrap_servers, "g", "me")
 
-    def close(self) -> None:
-        self._socket.close()
-
-    def ask(self, key: int, version: int, /, **fields: Any) -> Any:
+    def ask(self, key: int, version: int, /, **fields: Any) -> Any:  # type: ignore[override]
         """The answer to a request that has these fields and others; EOFError if it hangs up instead."""
         schema = load_request_schema(key, version)
         if key == ApiKey.FETCH and version >= 7:  # else it would forget what it names
@@ -59,15 +51,10 @@ class Client:
         entity_writer(schema)(body, sample(schema, **fields))
         head = struct.pack(">hhih", key, version, next(self._numbers), 2) + b"me"
         frame = head + (b"\0" if schema.__flexible__ else b"") + body.getvalue()
-        self._socket.sendall(struct.pack(">i", len(frame)) + frame)
-        while (answer := self._frames.next_frame()) is None:
-            data = self._socket.recv(65_536)
-            if not data:
-                raise EOFError
-            self._frames.feed(data)
+        self.socket.sendall(struct.pack(">i", len(frame)) + frame)
         kind = load_response_schema(key, version)
         flexible = kind.__flexible__ and key != ApiKey.API_VERSIONS
-        return entity_reader(kind)(answer, 5 if flexible else 4)[0]
+        return entity_reader(kind)(self.frame(), 5 if flexible else 4)[0]
 
 
 def sample(kind: Any, **fields: Any) -> Any:

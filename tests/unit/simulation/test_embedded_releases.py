@@ -54,8 +54,8 @@ def test_newer_versions_are_refused_as_by_that_release() -> None:
     with EmbeddedKafka(as_release="2.8") as kafka:
         one = WireMember(kafka.bootstrap_servers, "g", "m")
         asked = ApiVersionsRequest(client_software_name="a", client_software_version="1")
-        one._socket.sendall(request_frame(ApiKey.API_VERSIONS, 4, 7, "m", asked))
-        reply = read_response(ApiKey.API_VERSIONS, 0, one._socket.recv(4096)[4:])[1]
+        one.socket.sendall(request_frame(ApiKey.API_VERSIONS, 4, 7, "m", asked))
+        reply = read_response(ApiKey.API_VERSIONS, 0, one.socket.recv(4096)[4:])[1]
         assert reply.error_code is ErrorCode.UNSUPPORTED_VERSION
         assert [each.max_version for each in reply.api_versions.values()] == [3]
         one.ask(ApiKey.FIND_COORDINATOR, FindCoordinatorRequest(keys=("g",)), 3)

@@ -223,10 +223,10 @@ def test_rights_that_come_during_a_handshake_of_tls_hold_for_its_connection(pem)
     beat |= {"rebalance_timeout": datetime.timedelta(seconds=60), "subscribed_topic_regex": None}
     with EmbeddedKafka(topics=["orders"], tls=pem) as kafka:
         slow, other = Client(kafka.bootstrap_servers), Client(kafka.bootstrap_servers)
-        other._socket = context.wrap_socket(other._socket)
+        other.socket = context.wrap_socket(other.socket)
         other.ask(ApiKey.API_VERSIONS, 0)  # by now the server has accepted the first connection
         kafka.add_acl("GROUP", "billing", "User:alice", "READ")
-        slow._socket = context.wrap_socket(slow._socket)
+        slow.socket = context.wrap_socket(slow.socket)
         said = [slow.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, **beat).error_code.name for _ in range(3)]
         slow.close()
         other.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import socket
 import struct
@@ -20,7 +19,7 @@ from structlog.testing import capture_logs
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
-from fencepost.coordinator.codec.framing import FrameBuffer, RequestHeader
+from fencepost.coordinator.codec.framing import RequestHeader
 from fencepost.coordinator.codec.registry import ApiKey, api_name, codec_of
 from fencepost.coordinator.protocol import classic, logs
 from fencepost.coordinator.protocol.cluster import (
@@ -53,33 +52,13 @@ def proxy(kafka: EmbeddedKafka) -> Iterator[KafkaProxy]:
         yield running
 
 
-class Wire:
-    """A connection on which requests follow each other without waiting for responses."""
-
-    def __init__(self, servers: str) -> None:
-        host, _, port = servers.split(",", maxsplit=1)[0].rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
-        self._frames = FrameBuffer()
-
-    def frame(self) -> bytes:
-        while (frame := self._frames.next_frame()) is None:
-            data = self.socket.recv(65_536)
-            if not data:
-                raise EOFError
-            self._frames.feed(data)
-        return frame
-
-
 @pytest.fixture
-def wire(proxy: KafkaProxy) -> Iterator[Wire]:
-    with contextlib.closing(socket.socket()):
-        one = Wire(proxy.bootstrap_servers)
-        yield one
-        one.socket.close()
+def wire(proxy: KafkaProxy) -> WireMember:
+    return WireMember(proxy.bootstrap_servers, "g", "m")
 
 
 def test_responses_keep_the_order_of_their_requests_and_none_reaches_the_broker(
-    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire
+    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: WireMember
 ) -> None:
     wanted = logs.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1_000)
     topics = (logs.OfTopic(name="orders", partitions=(wanted,)),)
@@ -102,7 +81,9 @@ def test_responses_keep_the_order_of_their_requests_and_none_reaches_the_broker(
     assert kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR] == before + 3
 
 
-def test_requests_behind_a_lost_one_are_lost_too(kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire) -> None:
+def test_requests_behind_a_lost_one_are_lost_too(
+    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: WireMember
+) -> None:
     proxy.add_fault("lose_request", "FindCoordinator")
     before = kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR]
     hello = request_frame(ApiKey.API_VERSIONS, 3, 1, "m", ApiVersionsRequest())
@@ -114,14 +95,14 @@ def test_requests_behind_a_lost_one_are_lost_too(kafka: EmbeddedKafka, proxy: Ka
     assert kafka.endpoint.faults.requests[ApiKey.FIND_COORDINATOR] == before
 
 
-def test_every_client_can_read_that_a_version_is_unsupported(proxy: KafkaProxy, wire: Wire) -> None:
+def test_every_client_can_read_that_a_version_is_unsupported(proxy: KafkaProxy, wire: WireMember) -> None:
     proxy.fail_next("ApiVersions", "UNSUPPORTED_VERSION")
     wire.socket.sendall(request_frame(ApiKey.API_VERSIONS, 4, 7, "m", ApiVersionsRequest()))
     number, reply = read_response(ApiKey.API_VERSIONS, 0, wire.frame())
     assert (number, reply.error_code) == (7, ErrorCode.UNSUPPORTED_VERSION)
 
 
-def test_metadata_fails_with_the_addresses_of_the_proxy(proxy: KafkaProxy, wire: Wire) -> None:
+def test_metadata_fails_with_the_addresses_of_the_proxy(proxy: KafkaProxy, wire: WireMember) -> None:
     proxy.fail_next("Metadata", "LEADER_NOT_AVAILABLE")
     asked = MetadataRequest(topics=None)
     wire.socket.sendall(request_frame(ApiKey.METADATA, 12, 1, "m", asked))
@@ -135,7 +116,7 @@ def test_metadata_fails_with_the_addresses_of_the_proxy(proxy: KafkaProxy, wire:
     assert (after.cluster_id, after.brokers) == (reply.cluster_id, reply.brokers)
 
 
-def test_what_is_not_read_can_be_lost(proxy: KafkaProxy, wire: Wire) -> None:
+def test_what_is_not_read_can_be_lost(proxy: KafkaProxy, wire: WireMember) -> None:
     assert api_name(SHARE_FETCH) == "ShareFetch"
     fault = proxy.lose_next_response("share-fetch")
     (added,) = proxy.faults()
@@ -213,7 +194,7 @@ def test_what_a_proxy_can_not_stand_before(kafka: EmbeddedKafka) -> None:
 def test_an_address_of_a_mapped_port_is_advertised(kafka: EmbeddedKafka) -> None:
     with KafkaProxy(kafka.bootstrap_servers, host="0", advertise="kafka.example:29092") as proxy:
         assert proxy.bootstrap_servers == "kafka.example:29092"
-        wire = Wire(f"127.0.0.1:{proxy.endpoint._ports[1]}")
+        wire = WireMember(f"127.0.0.1:{proxy.endpoint._ports[1]}", "g", "m")
         with wire.socket:
             for number in range(2):
                 asked = MetadataRequest(topics=None)
@@ -224,7 +205,7 @@ def test_an_address_of_a_mapped_port_is_advertised(kafka: EmbeddedKafka) -> None
             proxy.remove_faults()
 
 
-def test_a_met_request_is_counted_and_not_logged(proxy: KafkaProxy, wire: Wire) -> None:
+def test_a_met_request_is_counted_and_not_logged(proxy: KafkaProxy, wire: WireMember) -> None:
     structlog.configure(cache_logger_on_first_use=False)
     try:
         with capture_logs() as logged:
@@ -303,7 +284,7 @@ def test_a_login_passes_the_proxy() -> None:
             assert [each.value for each in kafka.records("orders")] == [b"x"]
 
 
-def test_requests_that_came_with_a_throttled_one_wait(proxy: KafkaProxy, wire: Wire) -> None:
+def test_requests_that_came_with_a_throttled_one_wait(proxy: KafkaProxy, wire: WireMember) -> None:
     hello = request_frame(ApiKey.API_VERSIONS, 3, 1, "m", ApiVersionsRequest())
     produce = request_frame(ApiKey.PRODUCE, 9, 2, "m", logs.ProduceRequest(acks=0, topics=()))
     proxy.add_fault("throttle", "Produce", seconds=0.3)
@@ -313,7 +294,7 @@ def test_requests_that_came_with_a_throttled_one_wait(proxy: KafkaProxy, wire: W
     assert time.monotonic() - began > 0.2
 
 
-def test_what_waits_for_a_client_ends_with_it(proxy: KafkaProxy, wire: Wire) -> None:
+def test_what_waits_for_a_client_ends_with_it(proxy: KafkaProxy, wire: WireMember) -> None:
     def tasks() -> int:
         async def count() -> int:
             return len(asyncio.all_tasks())
@@ -331,7 +312,7 @@ def test_what_waits_for_a_client_ends_with_it(proxy: KafkaProxy, wire: Wire) -> 
 
 
 def test_a_producer_that_wants_no_response_is_left(
-    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: Wire
+    kafka: EmbeddedKafka, proxy: KafkaProxy, wire: WireMember
 ) -> None:
     proxy.add_fault("throttle", "Produce", seconds=0.01)
     proxy.lose_next_response("Produce")
@@ -347,7 +328,7 @@ def test_a_broker_that_joins_later_is_reported_once() -> None:
         KafkaProxy(kafka.bootstrap_servers) as proxy,
     ):
         added = kafka.add_broker()
-        wire = Wire(proxy.bootstrap_servers)
+        wire = WireMember(proxy.bootstrap_servers, "g", "m")
         for number in range(2):
             asked = MetadataRequest(topics=())
             wire.socket.sendall(request_frame(ApiKey.METADATA, 12, number, "m", asked))
@@ -378,7 +359,7 @@ def test_refused_members_and_closed_connections_are_not_remembered(proxy: KafkaP
         assert time.monotonic() < deadline
 
 
-def test_a_request_that_is_not_read_is_reported_once(proxy: KafkaProxy, wire: Wire) -> None:
+def test_a_request_that_is_not_read_is_reported_once(proxy: KafkaProxy, wire: WireMember) -> None:
     proxy.add_fault("delay", "OffsetCommit", seconds=0.001, times=None)
     body = struct.pack(">hhih", ApiKey.OFFSET_COMMIT, 8, 5, 1) + b"m\0"
     with capture_logs() as logged:
@@ -418,7 +399,7 @@ def test_names_of_topics_are_known_from_the_start(kafka: EmbeddedKafka, proxy: K
     assert list(proxy.endpoint._surroundings.topic_names.known().values()) == ["orders"]
 
 
-def test_responses_that_wait_for_an_earlier_one_stop_the_reading(proxy: KafkaProxy, wire: Wire) -> None:
+def test_responses_that_wait_for_an_earlier_one_stop_the_reading(proxy: KafkaProxy, wire: WireMember) -> None:
     first = proxy.add_fault("delay", "FindCoordinator", seconds=600)
     proxy.add_fault("error", "DescribeGroups", error="NOT_COORDINATOR", times=None)
     wire.socket.sendall(request_frame(ApiKey.FIND_COORDINATOR, 4, 1, "m", FIND))

@@ -9,8 +9,13 @@ from typing import Any, ClassVar
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import FrameBuffer
+from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.logs import OfTopic
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.simulation.trace.schema import Row, RowKind
 
 VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
@@ -32,12 +37,12 @@ class WireMember:
         self.connect()
 
     def connect(self) -> None:
-        self._socket = socket.create_connection(self._address, timeout=10)
-        self._open.append(self._socket)
+        self.socket = socket.create_connection(self._address, timeout=20)
+        self._open.append(self.socket)
         self._frames = FrameBuffer()
 
     def close(self) -> None:
-        self._socket.close()
+        self.socket.close()
 
     @classmethod
     def close_all(cls) -> None:
@@ -49,15 +54,34 @@ class WireMember:
         """The answer; EOFError if the connection is closed instead."""
         chosen = VERSIONS[api] if version is None else version
         try:
-            self._socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
-            while (frame := self._frames.next_frame()) is None:
-                data = self._socket.recv(65_536)
-                if not data:
-                    raise EOFError
-                self._frames.feed(data)
+            self.socket.sendall(request_frame(api, chosen, next(self._numbers), self.client_id, message))
+            return read_response(api, chosen, self.frame())[1]
         except ConnectionError as error:  # it was closed before the request came
             raise EOFError from error
-        return read_response(api, chosen, frame)[1]
+
+    def frame(self) -> bytes:
+        """The next response; EOFError if the connection is closed instead."""
+        while (frame := self._frames.next_frame()) is None:
+            data = self.socket.recv(65_536)
+            if not data:
+                raise EOFError
+            self._frames.feed(data)
+        return frame
+
+    def commit(self, partition: TopicPartition, offset: int) -> ErrorCode:
+        """Commit an offset, and return the partition's error."""
+        one = CommittedPartition(partition.partition, OffsetAndMetadata(offset=offset))
+        call = OffsetCommitCall(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=None,
+            retention_time_ms=-1,
+            api_version=9,
+            topics=(OfTopic(name=partition.topic, partitions=(one,)),),
+        )
+        error: ErrorCode = self.ask(ApiKey.OFFSET_COMMIT, call).topics[0].partitions[0].error_code
+        return error
 
     def heartbeat(self, epoch: int | None = None, **fields: Any) -> consumer.ConsumerGroupHeartbeatResponse:
         request = consumer.ConsumerGroupHeartbeatRequest(
