@@ -37,8 +37,6 @@ G = TypeVar("G", bound=GroupControls)
 
 _MOST_SHOWN = 10
 """The number of topics, and of groups, that `repr()` shows."""
-_LATEST_MS = 2**63 - 1
-"""Kafka's times have 64 bits."""
 
 
 class EmbeddedClock:
@@ -311,8 +309,6 @@ class BlockingControls(KafkaControls[G]):
         :raises FencepostError: for an unknown topic or partition, a value that is too large, a time that the
             topic does not accept, or text that UTF-8 can't express.
         """
-        if timestamp_ms is not None:
-            whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
         return await self.endpoint.logs.produce(
             self._own("topic", topic),
             values,

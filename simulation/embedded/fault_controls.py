@@ -137,21 +137,12 @@ def state_of_fault(faults: FaultInjector, rule: FaultRule) -> FaultState:
     )
 
 
-def fault_rule(
-    action: Action,
-    *,
-    error: Error | None,
-    at_top: bool | None,
-    seconds: float | None,
-    times: int | None,
-    every: int,
-    probability: float,
-    seed: int,
-) -> FaultRule:
-    """Return a rule without selectors, from the arguments of `add_fault`.
+def _action_of(
+    action: Action, error: Error | None, at_top: bool | None, seconds: float | None
+) -> FaultAction:
+    """Return the action of a fault.
 
-    :raises FencepostError: for an unknown action or error, a value out of range, or arguments that do not
-        fit.
+    :raises FencepostError: for an unknown action, or arguments that it does not take.
     """
     try:
         what = FaultAction(action)
@@ -167,23 +158,9 @@ def fault_rule(
     if at_top is not None and (error is None or not isinstance(at_top, bool)):
         flag("at_top", at_top)
         raise FencepostError(f"action {what.value!r} takes no at_top")
-    if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 < probability <= 1:
-        raise FencepostError(f"probability={probability!r}: expected a number above 0, 1 at most")
-    whole("seed", seed, 0, None)
     if what is FaultAction.THROTTLE and duration("seconds", seconds or 0.0) > _MOST_THROTTLED_S:
         raise FencepostError(f"seconds={seconds!r}: expected {_MOST_THROTTLED_S} at most, Kafka's limit")
-    return FaultRule(
-        action=what,
-        error=None if error is None else error_of(error),
-        at_top=at_top,
-        seconds=0.0 if seconds is None else duration("seconds", seconds),
-        times=None if times is None else whole("times", times, 1, None),
-        every=whole("every", every, 1, None),
-        probability=probability,
-        seed=seed,
-        rng=random.Random(seed) if probability < 1 else None,
-        made_by="add_fault",
-    )
+    return what
 
 
 def check_selectors(rule: FaultRule) -> None:
@@ -325,32 +302,43 @@ class FaultControls(ScopedControls[F]):
         :raises FencepostError: for an unknown action, API or error, a value out of range, or arguments that
             the action does not take.
         """
-        rule = fault_rule(
-            action,
-            error=error,
-            at_top=at_top,
-            seconds=seconds,
-            times=times,
-            every=every,
-            probability=probability,
-            seed=seed,
-        )
-        rule.api = None if api is None else self._api(api)
-        if rule.action is FaultAction.CORRUPT:
-            if rule.api not in (None, ApiKey.FETCH):
+        what = _action_of(action, error, at_top, seconds)
+        if (
+            isinstance(probability, bool)
+            or not isinstance(probability, int | float)
+            or not 0 < probability <= 1
+        ):
+            raise FencepostError(f"probability={probability!r}: expected a number above 0, 1 at most")
+        whole("seed", seed, 0, None)
+        key = None if api is None else self._api(api)
+        if what is FaultAction.CORRUPT:
+            if key not in (None, ApiKey.FETCH):
                 raise FencepostError(f"add_fault('corrupt', {api!r}): only Fetch responses have records")
-            rule.api = ApiKey.FETCH
-        rule.who = _name(member)
-        rule.client_id = None if client_id is None else name_of("client_id", client_id, "a client id")
-        rule.group = None if group is None else self._own("group", group, "a group id")
-        rule.topic = None if topic is None else self._own("topic", topic)
+            key = ApiKey.FETCH
         if partition is not None and topic is None:
             raise FencepostError(f"partition={partition!r}: needs the topic of the partition")
-        rule.partition = None if partition is None else whole("partition", partition, 0, None)
-        rule.version = None if version is None else whole("version", version, 0, None)
         if broker is not None:
             self.endpoint.check_broker(broker)
-            rule.broker = broker
+        rule = FaultRule(
+            action=what,
+            error=None if error is None else error_of(error),
+            at_top=at_top,
+            seconds=0.0 if seconds is None else duration("seconds", seconds),
+            api=key,
+            who=_name(member),
+            client_id=None if client_id is None else name_of("client_id", client_id, "a client id"),
+            group=None if group is None else self._own("group", group, "a group id"),
+            topic=None if topic is None else self._own("topic", topic),
+            partition=None if partition is None else whole("partition", partition, 0, None),
+            broker=broker,
+            version=None if version is None else whole("version", version, 0, None),
+            times=None if times is None else whole("times", times, 1, None),
+            every=whole("every", every, 1, None),
+            probability=probability,
+            seed=seed,
+            rng=random.Random(seed) if probability < 1 else None,
+            made_by="add_fault",
+        )
         self._add(rule)
         return Fault(self, rule.number)
 

@@ -23,7 +23,7 @@ from fencepost.coordinator.server.cluster_apis import metadata
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.services import Asked, Handler
 from fencepost.coordinator.server.turns import Share
-from fencepost.simulation.embedded.settings import utf_8
+from fencepost.simulation.embedded.settings import utf_8, whole
 
 Text: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, Text] | Sequence[tuple[str, Text]]
@@ -31,6 +31,8 @@ Headers: TypeAlias = Mapping[str, Text] | Sequence[tuple[str, Text]]
 _BATCH_BYTES = 1_000_000
 """The limit on bytes of records in one batch, as with a producer's default `max.request.size`."""
 _MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
+_LATEST_MS = 2**63 - 1
+"""Kafka's times have 64 bits."""
 _FETCH_BYTES = 64 << 20
 _IN_A_BATCH = 5_000
 """The limit on records in one batch, so that writing it takes milliseconds."""
@@ -119,8 +121,8 @@ class LogAccess:
             self.partition(topic, partition)
         key_bytes, checked = _bytes("key", key), _headers(headers)
         assert self._brokers.clock is not None
-        if timestamp_ms is None:
-            timestamp_ms = self._brokers.clock.now_ms()
+        at_ms = self._brokers.clock.now_ms() if timestamp_ms is None else timestamp_ms
+        whole("timestamp_ms", at_ms, 0, _LATEST_MS)
         records: list[ReadRecord] = []
         by_partition: dict[int, list[int]] = {}
         for at, value in enumerate(values):
@@ -131,7 +133,7 @@ class LogAccess:
                     topic=name,
                     partition=number,
                     offset=-1,
-                    timestamp_ms=timestamp_ms,
+                    timestamp_ms=at_ms,
                     key=key_bytes,
                     value=_bytes("value", value),
                     headers=checked,

@@ -34,9 +34,7 @@ from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest
 from fencepost.simulation.world.spread import (
     SeedAnswer,
     SeedJob,
-    Shrinking,
     child_count,
-    run_job,
     spread,
 )
 from fencepost.simulation.world.sweep import Sweep, tell
@@ -112,7 +110,7 @@ class SimulatedTest:
 
             # No other process can load a local function, and only in this one a debugger has the terminal.
             if "<locals>" in job.name or (job.logs and not sys.flags.hash_randomization):
-                answers = [run_job(job, self.answer, passed)]
+                answers = [self.answer(job, passed)]
             else:
                 answers = spread(job, child_count(self._processes, len(seeds)), sweep)
         for answer in answers:
@@ -149,52 +147,44 @@ class SimulatedTest:
             )
         return kept
 
-    def answer(
-        self,
-        seeds: Sequence[int],
-        *,
-        failure: str = "",
-        command: str = "",
-        logs: bool = False,
-        shrinks: Shrinking | None = None,
-        passed: Callable[[], object] = lambda: None,
-    ) -> SeedAnswer:
-        """Run seeds in this process until one fails, and explain that one."""
+    def answer(self, job: SeedJob, passed: Callable[[], object]) -> SeedAnswer:
+        """Run the seeds of a job in this process until one fails, and explain that one.
+
+        `passed` is called after each one that passes.
+        """
         digests: dict[int, str] = {}
         crashes: dict[int, list[Crash]] = {}
         virtual_s, done = 0.0, 0
-        kept = read_world_failure(failure) if failure else None
-        for seed in seeds:
+        kept = read_world_failure(job.failure) if job.failure else None
+        for seed in job.seeds:
             result = run_apart(
                 self.function,
                 self.settings,
                 seed,
                 plan=None if kept is None else kept.plan,
                 keep_rows=kept is not None,
-                logs=logs,
+                logs=job.logs,
             )
             digests[seed] = result.digest
             virtual_s += result.virtual_seconds
             done += result.records_done
             crashes[seed] = result.crashes
             if result.failed:
-                told = self._explain(result, kept, command, shrinks)
+                told = self._explain(result, kept, job)
                 return SeedAnswer(digests=digests, failed_seed=seed, text=told.text, is_whole=told.is_whole)
             passed()
         return SeedAnswer(digests=digests, crashes=crashes, virtual_seconds=virtual_s, records_done=done)
 
-    def _explain(
-        self, result: WorldResult, kept: WorldFailure | None, command: str, shrinks: Shrinking | None
-    ) -> FailureReport:
-        explained = partial(explain, self.function, self.settings, result, command=command)
-        if shrinks is None:
+    def _explain(self, result: WorldResult, kept: WorldFailure | None, job: SeedJob) -> FailureReport:
+        explained = partial(explain, self.function, self.settings, result, command=job.command)
+        if job.shrinks is None:
             return explained(folder=Path(FOLDER), kept=kept)
-        out = Path(shrinks.out)
+        out = Path(job.shrinks.out)
         return explained(
             folder=out.parent,
             stem=out.stem,
             happened=kept.happened if kept else 0,
-            tries=shrinks.tries,
+            tries=job.shrinks.tries,
             longest_s=math.inf,
         )
 

@@ -15,7 +15,7 @@ import signal
 import sys
 from asyncio import events, selector_events
 from collections.abc import AsyncGenerator, Callable
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVarTuple, Unpack
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop, first_us
 from fencepost.simulation.world.places import place_in, refusal, stack_of
@@ -179,7 +179,24 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
         If it sleeps, the future is done that much later, and the rest of the program goes on meanwhile.
         """
-        return run_at_once(self, self, func, args)
+        future = self.create_future()
+        before_us, was_in_executor = self.ahead_us, self.in_executor
+        self.in_executor = True
+        complete, result = future.set_result, None
+        try:
+            result = func(*args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            complete, result = future.set_exception, error
+        finally:
+            took_us, self.ahead_us = self.ahead_us - before_us, before_us
+            self.in_executor = was_in_executor
+        if took_us:
+            self.call_later(took_us / 1e6, lambda: future.done() or complete(result))
+        else:
+            complete(result)
+        return future
 
     def stop(self) -> None:
         """Let the program that runs leave its loop; without one, end the run."""
@@ -368,44 +385,3 @@ def _process_in(context: contextvars.Context) -> WorldProcess | None:
     if process is not None:
         context.run(PROCESS.set, process)
     return process
-
-
-class ProgramClock(Protocol):
-    """The time that a program has slept ahead, and whether a function of an executor runs."""
-
-    ahead_us: int
-    in_executor: bool
-
-
-def run_at_once(
-    loop: asyncio.AbstractEventLoop, clock: ProgramClock, func: Callable[..., Any], args: tuple[Any, ...]
-) -> asyncio.Future[Any]:
-    """Run a function of an executor. The future is done later by the time that the function slept."""
-    future = loop.create_future()
-    before_us, was_in_executor = clock.ahead_us, clock.in_executor
-    clock.in_executor = True
-    result, failure = None, None
-    try:
-        result = func(*args)
-    except (SystemExit, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        failure = error
-    finally:
-        took_us, clock.ahead_us = clock.ahead_us - before_us, before_us
-        clock.in_executor = was_in_executor
-    if took_us:
-        loop.call_later(took_us / 1e6, complete, future, result, failure)
-    else:
-        complete(future, result, failure)
-    return future
-
-
-def complete(future: asyncio.Future[Any], result: Any, failure: BaseException | None) -> None:
-    """Give a future its result or its exception, unless it has one."""
-    if future.done():
-        return
-    if failure is None:
-        future.set_result(result)
-    else:
-        future.set_exception(failure)

@@ -80,17 +80,10 @@ def _shown(stacks: bytes) -> str:
 class EndedByError(Exception):
     """The exception that has ended a program in its own process."""
 
-    def __init__(self, told: dict[str, Any]) -> None:
-        super().__init__(told["message"])
-        self.crash = Crash(
-            program="",
-            at_s=0,
-            error=told["error"],
-            message=told["message"],
-            file=told["file"],
-            line=told["line"],
-        )
-        self.add_note(told["text"])
+    def __init__(self, crash: Crash, text: str) -> None:
+        super().__init__(crash.message)
+        self.crash = crash
+        self.add_note(text)
 
 
 def check_named(name: str, program: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> int:
@@ -284,8 +277,8 @@ class _OwnProcess:
             self._world.fail(StandsStill(value))
         if kind == "no program":
             raise NotAProgram(value)
-        if kind == "error" and not (self._was_signalled and value["error"] == _CANCELLED):
-            raise EndedByError(value)
+        if kind == "error" and not (self._was_signalled and value[0].error == _CANCELLED):
+            raise EndedByError(*value)
         if kind == "exit" and value not in (None, 0):
             raise SystemExit(value)
 

@@ -8,13 +8,15 @@ import inspect
 import signal
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.settings import duration
 from fencepost.simulation.kafka.member import MemberStatus
-from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
+
+if TYPE_CHECKING:
+    from fencepost.simulation.world.world import SimulatedWorld
 
 GRACE_S: Final = 30.0
 """The time that a program has to stop after SIGTERM, as in Kubernetes."""
@@ -24,27 +26,6 @@ SLOW_CALLBACK_US: Final = 20_000
 
 class NotAProgram(FencepostError):
     """Raised if the function of a program returns no coroutine."""
-
-
-class RunsPrograms(Protocol):
-    """The part of a world that a program uses."""
-
-    loop: WorldLoop
-
-    def next_process(self) -> int:
-        """The number of a new process."""
-
-    def tell_program(self, program: Program, what: str, detail: str = "") -> None:
-        """Observe that something has happened to a program."""
-
-    def program_failed(self, program: Program, error: BaseException) -> None:
-        """Observe that a program has ended by an exception."""
-
-    def bury(self, process: WorldProcess) -> None:
-        """Keep what a killed process has left, so that nothing of it runs."""
-
-    def restart_later(self, program: Program) -> None:
-        """Start a program again after the time that a restart takes."""
 
 
 class Program:
@@ -57,19 +38,15 @@ class Program:
 
     def __init__(
         self,
-        world: RunsPrograms,
+        world: SimulatedWorld,
         host: WorldHost,
         function: Callable[[], Coroutine[Any, Any, object]],
-        *,
-        restarts: bool,
     ) -> None:
         self._world = world
         self._loop = world.loop
         self._function = function
         self.host = host
         self.name = host.name
-        self.restarts = restarts
-        """True if it is started again after an exception has ended it, as deployed programs are."""
         self.wanted = True
         self.status = MemberStatus.STOPPED
         self.error: BaseException | None = None
@@ -203,7 +180,7 @@ class Program:
             self._world.program_failed(self, error)
         else:
             self._tell("stopped")
-        if self._comes_back or (self.error is not None and self.restarts and self.wanted):
+        if self._comes_back or (self.error is not None and self.wanted):
             self._comes_back = False
             self.restart_later()
         elif self.error is None:

@@ -6,7 +6,6 @@ coordinators, whose judges run too.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
@@ -286,14 +285,6 @@ class RecordJudge:
         if all(offset in done for offset in range(first, end)):
             return iter(())
         return (offset for offset in self._readable(partition, first, end) if offset not in done)
-
-    def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:
-        """Judge that an output topic has no value twice, as it is read by `read_committed` consumers."""
-        twice = [value for value, count in Counter(values).items() if count > 1]
-        if twice:
-            self._report(
-                EXACTLY_ONCE, f"{len(twice)} values are twice or more in {topic}, such as {twice[0]!r}"
-            )
 
 
 def _name(partition: TopicPartition, offset: int) -> str:

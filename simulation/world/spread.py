@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -187,27 +186,13 @@ def main() -> None:
     try:
         test = load_test(job)
         become_template(test.settings, len(job.seeds))
-        answer = run_job(job, test.answer, partial(os.write, out, _PASSED))
+        answer = test.answer(job, partial(os.write, out, _PASSED))
     except BrokenPipeError:
         os._exit(1)  # the parent is dead
     except FencepostError as error:
         answer = SeedAnswer(problem=str(error))
     sys.stdout.flush()
     os.write(out, msgspec.json.encode(answer) + b"\n")
-
-
-def run_job(
-    job: SeedJob, run: Callable[..., SeedAnswer], passed: Callable[[], object] = lambda: None
-) -> SeedAnswer:
-    """Run the seeds of a job in this process; `passed` is called after each one that passes."""
-    return run(
-        job.seeds,
-        failure=job.failure,
-        command=job.command,
-        logs=job.logs,
-        shrinks=job.shrinks,
-        passed=passed,
-    )
 
 
 if __name__ == "__main__":

@@ -377,7 +377,9 @@ def _run_to_its_end(spec: ProgramSpec, birth: Birth, threads: Any) -> tuple[str,
         if isinstance(error, SyntaxError) and error.filename and os.path.exists(error.filename):
             where = f"{error.filename}:{error.lineno}"
             return "no program", f"process({birth.host!r}, {spec.name!r}): {where}: SyntaxError: {error.msg}"
-        return "error", told_error(error)
+        from fencepost.simulation.world.crashes import crash_of
+
+        return "error", (crash_of("", 0, error), "".join(traceback.format_exception(error)))
     return "ended", None
 
 
@@ -392,20 +394,6 @@ def _end_at_once(fd: int, status: int) -> None:
 
 def _leave(*_: object) -> None:
     raise SystemExit
-
-
-def told_error(error: BaseException) -> dict[str, Any]:
-    """Return what the world tells about an exception that has ended a program."""
-    from fencepost.simulation.world.crashes import crash_of
-
-    crash = crash_of("", 0, error)
-    return {
-        "error": crash.error,
-        "message": crash.message,
-        "file": crash.file,
-        "line": crash.line,
-        "text": "".join(traceback.format_exception(error)),
-    }
 
 
 class _NoProgram(Exception):

@@ -22,7 +22,7 @@ from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.groups import GroupControls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
-from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.settings import duration
 from fencepost.simulation.embedded.shadow import ObservedStep
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import Violation
@@ -227,7 +227,7 @@ class SimulatedWorld(KafkaControls[WorldGroup], ServesHttp):
     def _start(self, name: str, function: Callable[[], Coroutine[Any, Any, object]]) -> Program:
         self.has_settled = False
         host = self.network.add_host(name)
-        program = Program(self, host, function, restarts=True)
+        program = Program(self, host, function)
         self.programs[name] = program
         program.start()
         return program
@@ -291,8 +291,6 @@ class SimulatedWorld(KafkaControls[WorldGroup], ServesHttp):
         self.has_settled = False
         flat = _flat(topic, values)
         length = duration("over", over)
-        if timestamp_ms is not None:
-            whole("timestamp_ms", timestamp_ms, 0, 2**63 - 1)
         produce = partial(
             self.endpoint.logs.produce,
             key=key,
@@ -518,11 +516,7 @@ class SimulatedWorld(KafkaControls[WorldGroup], ServesHttp):
 
     def group_ids(self) -> list[str]:
         """Return all groups."""
-        found: list[str] = []
-        for shard in self.endpoint.brokers.groups.shards:
-            if shard.coordinator is not None:
-                found += shard.coordinator.kinds.group_ids()
-        return found
+        return [each for known in self.endpoint.coordinators() for each in known.kinds.group_ids()]
 
     def offsets_of(self, group_id: str) -> Mapping[tuple[str, int], int]:
         """Return the committed offsets of a group by topic and partition."""

@@ -15,6 +15,7 @@ from fencepost import SimulatedWorld, SimulationFailed
 from fencepost.simulation.world.failure import explain
 from fencepost.simulation.world.run import run_world
 from fencepost.simulation.world.telling import _concerns
+from tests.unit.simulation.world import own_programs
 from tests.unit.simulation.world.programs_of_users import consumer
 
 HERE = "test_world_telling.py"
@@ -128,21 +129,9 @@ async def fails_at_its_first_run_in_a_process(world: SimulatedWorld) -> None:
     assert len(_seen) > 1
 
 
-class Thing:
-    """Hashes by its address."""
-
-
-async def sends_in_the_order_of_addresses() -> None:
-    things = [Thing() for _ in range(200)]
-    _, writer = await asyncio.open_connection("kafka", 9092)
-    for thing in set(things):
-        writer.write(b"x" * (1 + things.index(thing)))
-        await asyncio.sleep(0.01)
-
-
 @fencepost.simulated(seeds=1, topics={"orders": 1}, faults=())
 async def follows_addresses(world: SimulatedWorld) -> None:
-    await world.process("worker", sends_in_the_order_of_addresses).ended()
+    await world.process("worker", own_programs.sends_in_the_order_of_addresses).ended()
     pytest.fail("it is over")
 
 
@@ -169,7 +158,7 @@ def test_repeat_has_other_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     text = str(failed.value)
     assert "This program is not repeatable: 5 runs of the seed gave 5 different digests" in text
     assert "The first difference: at " in text
-    assert f"{__name__}.Thing" in text
+    assert f"{own_programs.__name__}.Thing" in text
 
 
 def test_fault_of_a_program_is_not_one_of_a_longer_name() -> None:
