@@ -51,36 +51,38 @@ class _Step(
     pass
 
 
-class Beat(_Step, frozen=True, kw_only=True, tag="beat"):
-    """A heartbeat of a member. `member` is also its id, unless `member_id` gives another one."""
-
+class _OfMember(_Step, frozen=True, kw_only=True):
     member: str
+    """The name of its sender, whose id it carries unless `member_id` gives another one."""
+    instance: str | None = None
+    member_id: str | None = None
+    group: str | None = None
+    """A group other than the schedule's: a blank or a name."""
+
+
+class _Heartbeat(_OfMember, frozen=True, kw_only=True):
     epoch: Epoch | int = Epoch.LAST
     owned: Owned = Owned.NULL
-    names: tuple[str, ...] | None = None
-    """Topics, by their names in the schedule."""
-    regex: str | None = None
-    """Matched against the topics' names in the schedule."""
-    instance: str | None = None
     rack: str | None = None
     rebalance_timeout_ms: int = -1
-    assignor: str | None = None
-    version: int = 1
-    member_id: str | None = None
-    """An id other than its own; with "" and version 0 the coordinator makes one, which the member keeps."""
-    group: str | None = None
-    """A group other than the schedule's: " " or a name."""
     lost: bool = False
     """True if the member does not get the response."""
 
 
-class StreamsBeat(_Step, frozen=True, kw_only=True, tag="streams_beat"):
-    """A heartbeat of a member of a streams group. `member` is its id, unless `member_id` gives another."""
+class Beat(_Heartbeat, frozen=True, kw_only=True, tag="beat"):
+    """A heartbeat of a member. With the id "" and version 0 the coordinator makes one, which it keeps."""
 
-    member: str
-    epoch: Epoch | int = Epoch.LAST
-    owned: Owned = Owned.NULL
-    """`unknown` is a task of a subtopology that does not exist."""
+    names: tuple[str, ...] | None = None
+    """Topics, by their names in the schedule."""
+    regex: str | None = None
+    """Matched against the topics' names in the schedule."""
+    assignor: str | None = None
+    version: int = 1
+
+
+class StreamsBeat(_Heartbeat, frozen=True, kw_only=True, tag="streams_beat"):
+    """A heartbeat of a streams member. `unknown` is a task of a subtopology that does not exist."""
+
     incomplete: bool = False
     """True if one of the lists of tasks is missing."""
     topology: str | None = None
@@ -90,15 +92,7 @@ class StreamsBeat(_Step, frozen=True, kw_only=True, tag="streams_beat"):
     endpoint: str | None = None
     endpoint_epoch: int = 0
     tags: Mapping[str, str] | None = None
-    instance: str | None = None
-    rack: str | None = None
-    rebalance_timeout_ms: int = -1
     shutdown: bool = False
-    member_id: str | None = None
-    group: str | None = None
-    """A group other than the schedule's: " " or a name."""
-    lost: bool = False
-    """True if the member does not get the response."""
 
 
 class DescribeStreams(_Step, frozen=True, kw_only=True, tag="describe_streams"):
@@ -111,35 +105,29 @@ TOLD = "told"
 """Placeholder for a protocol's name: the one that the member received when it joined."""
 
 
-class ClassicJoinStep(_Step, frozen=True, kw_only=True, tag="classic_join"):
+class ClassicJoinStep(_OfMember, frozen=True, kw_only=True, tag="classic_join"):
     """JoinGroup. It may have to wait, and the steps after it are taken meanwhile.
 
     A member that was given no id has none, unless `member_id` gives one.
     """
 
-    member: str
     protocols: tuple[str, ...] = ("range",)
     topics: tuple[str, ...] = ("x",)
     owned: Owned = Owned.NULL
     """The partitions that its subscription says it owns; `null` is nothing, as eager members have it."""
-    instance: str | None = None
     session_timeout_ms: int = 30_000
     rebalance_timeout_ms: int = 30_000
     protocol_type: str = "consumer"
     malformed: bool = False
     """True if its subscription can't be read."""
     version: int = 9
-    member_id: str | None = None
-    group: str | None = None
-    """A group other than the schedule's: "" or a name."""
     lost: bool = False
     """True if the member does not get the response."""
 
 
-class ClassicSyncStep(_Step, frozen=True, kw_only=True, tag="classic_sync"):
+class ClassicSyncStep(_OfMember, frozen=True, kw_only=True, tag="classic_sync"):
     """SyncGroup. Its sender may give partitions to members; they count if it leads."""
 
-    member: str
     gives: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
     """Partitions by topic, by the member's name in the schedule."""
     user_data: bool = False
@@ -147,21 +135,14 @@ class ClassicSyncStep(_Step, frozen=True, kw_only=True, tag="classic_sync"):
     generation: Epoch | int = Epoch.LAST
     protocol: str | None = TOLD
     protocol_type: str | None = "consumer"
-    instance: str | None = None
     version: int = 5
-    member_id: str | None = None
-    group: str | None = None
 
 
-class ClassicBeat(_Step, frozen=True, kw_only=True, tag="classic_beat"):
+class ClassicBeat(_OfMember, frozen=True, kw_only=True, tag="classic_beat"):
     """Heartbeat."""
 
-    member: str
     generation: Epoch | int = Epoch.LAST
-    instance: str | None = None
     version: int = 4
-    member_id: str | None = None
-    group: str | None = None
 
 
 class AwaitStep(_Step, frozen=True, kw_only=True, tag="await"):
