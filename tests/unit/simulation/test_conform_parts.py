@@ -380,6 +380,13 @@ class TestShrinking:
         assert len(await self.shrunk("abcdefghijklmnop", "k", tries=1)) == 8
 
 
+def exchanged(**given: Any) -> ConformExchange:
+    """Return a request to a group that does not exist, unless it says otherwise."""
+    nothing: dict[str, Any] = {"answer": None, "ours": None, "records": (), "version": 1, "group_id": "g"}
+    groups = {"before": ConformGroupView(), "after": ConformGroupView()}
+    return ConformExchange(**{**nothing, **groups, "config": GroupCoordinatorConfig(), **given})
+
+
 class TestRules:
     def test_names_are_grouped_by_what_they_are_about(self) -> None:
         assert len(NAMES) > 100
@@ -395,17 +402,14 @@ class TestRules:
             group_id="g", member_id="A", member_epoch=4, topic_partitions={}
         )
         reply = consumer.ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=5, assignment={"X": (0,)})
-        exchange = ConformExchange(
+        exchange = exchanged(
             step=Beat(member="A", rack="r"),
             request=request,
-            version=1,
-            group_id="g",
             answer=reply,
             ours=reply,
             before=ConformGroupView(kind="consumer", state="Reconciling", members={"A": behind}),
             after=ConformGroupView(kind="consumer", state="Stable", members={"A": member}),
             records=(Record(ConsumerGroupMetadataKey("g"), None),),
-            config=GroupCoordinatorConfig(),
         )
         assert exercised(exchange) == [
             "group.consumer.Reconciling.Stable",
@@ -427,18 +431,8 @@ class TestRules:
         self, member_id: str | None, epoch: int, name: str | None
     ) -> None:
         group = OffsetFetchGroup(group_id="g", member_id=member_id, member_epoch=epoch, topics=None)
-        exchange = ConformExchange(
-            step=Fetch(),
-            request=OffsetFetchCall(groups=(group,), require_stable=False, api_version=9),
-            version=9,
-            group_id="g",
-            answer=None,
-            ours=None,
-            before=ConformGroupView(),
-            after=ConformGroupView(),
-            records=(),
-            config=GroupCoordinatorConfig(),
-        )
+        request = OffsetFetchCall(groups=(group,), require_stable=False, api_version=9)
+        exchange = exchanged(step=Fetch(), request=request)
         line = 'groups[0].error_code: Kafka "UNKNOWN_SERVER_ERROR", fencepost "UNKNOWN_MEMBER_ID"'
         found = deviation_of(exchange, [line], ends_schedule=False)
         assert (None if found is None else found.name) == name

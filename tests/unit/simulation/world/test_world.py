@@ -526,19 +526,3 @@ def test_manual_assignment_reads_what_was_produced() -> None:
         await consumer.stop()
 
     play(test)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"faults": {"member-crush": None}}, "'member-crush' is no fault, .* did you mean member-crash"),
-        ({"faults": {"loss": {"every": "soon"}}}, "faults: loss: .*expected a duration"),
-        ({"claims": ["twice"]}, "claims: 'twice' is no claim, expected some of at-least-once"),
-        ({"seeds": 0}, "seeds"),
-        ({"brokers": 0}, "brokers"),
-        ({"config": {"group.nonsense": 1}}, "group.nonsense"),
-    ],
-)
-def test_wrong_setting_is_told_at_once(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(fencepost.FencepostError, match=message):
-        fencepost.simulated(**settings)(_workload)

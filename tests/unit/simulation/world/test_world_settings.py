@@ -43,6 +43,12 @@ async def right_test(world: SimulatedWorld) -> None:
         ({"faults": {"loss": True}}, "faults: loss: True: expected settings, such as .*, or None"),
         ({"faults": {"loss": {"every": "0s"}}}, "faults: loss: every: expected at least 1ms, got 0s"),
         ({"processes": 0}, "processes=0: expected a whole number, 1 or more"),
+        ({"faults": {"member-crush": None}}, "'member-crush' is no fault, .* did you mean member-crash"),
+        ({"faults": {"loss": {"every": "soon"}}}, "faults: loss: .*expected a duration"),
+        ({"claims": ["twice"]}, "claims: 'twice' is no claim, expected some of at-least-once"),
+        ({"seeds": 0}, "seeds"),
+        ({"brokers": 0}, "brokers"),
+        ({"config": {"group.nonsense": 1}}, "group.nonsense"),
     ],
 )
 def test_wrong_setting_is_refused(settings: dict[str, Any], message: str) -> None:
