@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.coordination import Coordination
+from tests.unit.simulation.member_worlds import Scripted
 
 IMAGE = TopicsImage.of([Topic(topic_id="X" * 22, name="x", partitions=2)], version=1)
 Tamper: TypeAlias = Callable[[Any], Any]
@@ -71,7 +72,7 @@ def without(*kinds: type) -> Tamper:
     )(outcome)
 
 
-class Judged:
+class Judged(Scripted):
     """A coordinator of `x` with two partitions, unless there is another image, and judges of its steps."""
 
     settings: ClassVar[dict[str, Any]] = {}
@@ -116,13 +117,15 @@ class Judged:
         return set(self.found)
 
     def play(self, script: str) -> set[str]:
-        """Return what is reported. Each step is a method with its arguments; `=CODE` is the right answer."""
-        for step in filter(None, map(str.strip, script.split(";"))):
-            verb, *words = step.split()
-            answer = getattr(self, verb)(*[word for word in words if word[0] != "="])
-            answer = getattr(answer, "error_code", answer)
-            assert all(answer is ErrorCode[word[1:]] for word in words if word[0] == "="), (step, answer)
+        """Return the invariants that are reported."""
+        super().play(script)
         return self.broken
+
+    def act(self, verb: str, *words: str) -> None:
+        """A word `=CODE` is the right answer."""
+        answer = getattr(self, verb)(*[word for word in words if word[0] != "="])
+        answer = getattr(answer, "error_code", answer)
+        assert all(answer is ErrorCode[word[1:]] for word in words if word[0] == "="), (verb, words, answer)
 
     def play_wrongly(self, script: str, tamper: Tamper | None) -> set[str]:
         """Return what is reported of a script whose last step goes wrong; without a change nothing is."""

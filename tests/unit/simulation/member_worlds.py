@@ -57,12 +57,28 @@ def rows(table: str) -> list[Any]:
     return found
 
 
-class History:
-    """What happens to the member `m` of a judge's world, as a script.
+class Scripted:
+    """What happens, as a script: a step is a method and its arguments.
 
-    A script has steps such as `3.5 poll end`: the second, one of the methods below, and its arguments.
     A semicolon ends a step, and a bar one until which nothing may be reported.
     """
+
+    found: list[Any]
+
+    def play(self, script: str) -> Any:
+        """Return what is reported."""
+        for number, part in enumerate(script.split("|")):
+            assert not number or self.found == [], f"before {part}"
+            for step in filter(None, map(str.strip, part.split(";"))):
+                self.act(*step.split())
+        return self.found
+
+    def act(self, verb: str, *words: str) -> None:
+        getattr(self, verb)(*words)
+
+
+class History(Scripted):
+    """What happens to the member `m` of a judge's world: the steps of its script begin with a second."""
 
     unit_us = SECOND
     """Length of a script's unit of time, in µs."""
@@ -80,14 +96,9 @@ class History:
         judge.attach(self.world, lambda invariant, message, rule="": self.found.append(invariant))
         self.play("0 host start")
 
-    def play(self, script: str) -> list[str]:
-        """Return what is reported."""
-        for number, part in enumerate(script.split("|")):
-            assert not number or self.found == [], f"before {part}"
-            for step in filter(None, map(str.strip, part.split(";"))):
-                at, verb, *arguments = step.split()
-                getattr(self, verb)(round(float(at) * self.unit_us), *arguments)
-        return self.found
+    def act(self, at: str, *words: str) -> None:
+        verb, *arguments = words
+        getattr(self, verb)(round(float(at) * self.unit_us), *arguments)
 
     def tell(self, hook: str, *arguments: Any) -> None:
         for each in self.judges:

@@ -156,16 +156,11 @@ class Scene(Judged):
         super().report(invariant, message)
         self.messages.append(message)
 
-    def play(self, script: str) -> set[str]:
-        """Return what is reported. Until a bar nothing may be."""
-        for part in script.split("|"):
-            assert self.found == [], f"before {part}"
-            for step in filter(None, map(str.strip, part.split(";"))):
-                name, verb, *words = step.split()
-                actor: Any = self.members.get(name, self)
-                plain = [word for word in words if "=" not in word]
-                getattr(actor, verb)(*plain, **dict(word.split("=") for word in words if "=" in word))
-        return self.broken
+    def act(self, name: str, *words: str) -> None:
+        verb, *said = words
+        actor: Any = self.members.get(name, self)
+        plain = [word for word in said if "=" not in word]
+        getattr(actor, verb)(*plain, **dict(word.split("=") for word in said if "=" in word))
 
     def topics(self, *names: str) -> None:
         self.step(TopicsChanged(image=image(*names)))

@@ -27,6 +27,8 @@ from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.observers import SacStep
 from fencepost.simulation.scenarios.load import load_any
+from tests.unit.simulation.judged_steps import same
+from tests.unit.simulation.member_worlds import Scripted
 
 KEY = SacGroupKey("/", "s", "app")
 NAMES = {"stream": "s", "consumer_name": "app"}
@@ -64,10 +66,6 @@ def told(connection: str, *, active: bool) -> sac.NotifyConsumer:
 
 
 # -- what is changed in an outcome ---------------------------------------------------------------------------
-
-
-def same(outcome: SacOutcome) -> SacOutcome:
-    return outcome
 
 
 def nothing_changes(outcome: SacOutcome) -> SacOutcome:
@@ -124,7 +122,7 @@ def without_records(kind: type) -> Tamper:
     return tamper
 
 
-class Scene:
+class Scene(Scripted):
     """A coordinator whose every step is judged: what is reported is in `found`."""
 
     def __init__(self, index: int = sac.SIMPLE, *connections: str) -> None:
@@ -286,12 +284,6 @@ class Told(Scene):
     def __init__(self, index: int) -> None:
         super().__init__(index, ONE, TWO)
         self.believes(ONE)
-
-    def play(self, script: str) -> list[str]:
-        for step in filter(None, map(str.strip, script.split(";"))):
-            verb, *words = step.split()
-            getattr(self, verb)(*words)
-        return self.found
 
     def time(self, seconds: str) -> None:
         self.step(DUE, after_s=float(seconds))

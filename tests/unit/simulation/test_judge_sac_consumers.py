@@ -12,7 +12,7 @@ from fencepost.member.sac.offsets import NEXT, NONE, OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.consumers import SacConsumers
 from fencepost.simulation.scenarios.load import load_any
-from tests.unit.simulation.member_worlds import rows
+from tests.unit.simulation.member_worlds import Scripted, rows
 
 S, E = SacMemberState, SacMemberEvent
 OWNER = "client-1/s/0.1"
@@ -28,7 +28,7 @@ class Subscriber:
         self.subscription = SimpleNamespace(stream="s", name="app", offset=NEXT)
 
 
-class Scene:
+class Scene(Scripted):
     """One consumer that is watched. Time is in seconds; a message is written each second."""
 
     def __init__(self) -> None:
@@ -50,15 +50,6 @@ class Scene:
     @property
     def now_us(self) -> int:
         return int(self.now_s * 1_000_000)
-
-    def play(self, script: str) -> list[str]:
-        """Return what is reported; until a bar nothing may be."""
-        for part in script.split("|"):
-            assert self.found == [], f"before {part}"
-            for step in filter(None, map(str.strip, part.split(";"))):
-                verb, *words = step.split()
-                getattr(self, verb)(*words)
-        return self.found
 
     def move(self, event: str, target: str, after_s: str = "0.1") -> None:
         self.now_s += float(after_s)

@@ -14,6 +14,7 @@ from fencepost.member.streams.thread_states import StreamThreadEvent
 from fencepost.member.streams.thread_states import StreamThreadState as T
 from fencepost.simulation.streams.checks import ClientJudge
 from fencepost.simulation.streams.failures import Injected
+from tests.unit.simulation.member_worlds import Scripted
 
 THREAD = "client-1-StreamThread-1"
 Step = tuple[S, E, S]
@@ -49,7 +50,7 @@ THREADS: dict[str, tuple[T, StreamThreadEvent, T]] = {
 }
 
 
-class Scene:
+class Scene(Scripted):
     """A process whose one client and one thread do what a test says, and the judge that is told."""
 
     name = "client-1"
@@ -69,12 +70,6 @@ class Scene:
             directory=SimpleNamespace(locked=False),
         )
         self.judge = ClientJudge(self, 1, lambda *finding: self.found.append(finding))
-
-    def play(self, script: str) -> list[tuple[str, str]]:
-        for step in filter(None, map(str.strip, script.split(";"))):
-            verb, *words = step.split()
-            getattr(self, verb)(*words)
-        return self.found
 
     def step(self, name: str) -> None:
         """The client moves, and the observer is told."""
