@@ -72,14 +72,14 @@ def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) ->
     return one if one.isdisjoint(other) else one - other or NOTHING
 
 
-class OfHosts(dict[str, _V]):
+class OfHosts(dict[Any, _V]):
     """A judge's state of each host, made when the host is first asked for."""
 
-    def __init__(self, make: Callable[[str], _V]) -> None:
+    def __init__(self, make: Callable[[Any], _V]) -> None:
         super().__init__()
         self._make = make
 
-    def __missing__(self, host: str) -> _V:
+    def __missing__(self, host: Any) -> _V:
         made = self[host] = self._make(host)
         return made
 
@@ -144,9 +144,11 @@ class Judge(FindingReporter, Observer):
     world: WorldView
 
 
-def _of_process(take: Callable[..., Iterable[Finding] | None]) -> Callable[..., None]:
-    def pass_on(judge: OfProcesses, host: str, *arguments: object) -> None:
-        if (findings := take(judge.processes[host], *arguments)) is not None:
+def of_process(take: Callable[..., Iterable[Finding] | None]) -> Callable[..., None]:
+    """Return a hook of a judge that passes its calls on to that hook of what it keeps of a process."""
+
+    def pass_on(judge: Any, process: Any, *arguments: object) -> None:
+        if (findings := take(judge.processes[process], *arguments)) is not None:
             judge.report_all(findings)
 
     return pass_on
@@ -166,7 +168,7 @@ class OfProcesses(Judge):
     def __init_subclass__(cls, *, process: type) -> None:
         cls.process = process
         for hook in ({*cls.hooks, "takes_request", "takes_response"} & {*dir(process)}) - {*vars(cls)}:
-            setattr(cls, "changed" if hook == "on_member_host" else hook, _of_process(getattr(process, hook)))
+            setattr(cls, "changed" if hook == "on_member_host" else hook, of_process(getattr(process, hook)))
         super().__init_subclass__()
 
     def new(self, host: str) -> Any:

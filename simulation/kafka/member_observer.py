@@ -18,20 +18,6 @@ if TYPE_CHECKING:
 class SimulatedMemberObserver:
     """One process's observer. It ignores notifications after the end of the process."""
 
-    __slots__ = (
-        "_application",
-        "_callbacks",
-        "_commits",
-        "_generation",
-        "_host",
-        "_loop",
-        "_name",
-        "_requests",
-        "_responses",
-        "_sent",
-        "_states",
-    )
-
     def __init__(self, world: KafkaWorld, host: MemberHost) -> None:
         self._host = host
         self._name = host.name

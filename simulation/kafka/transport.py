@@ -33,20 +33,6 @@ class SimulatedTransport:
     transactions.
     """
 
-    __slots__ = (
-        "_brokers",
-        "_connection",
-        "_connections",
-        "_coordinator",
-        "_host",
-        "_network",
-        "_next",
-        "_of_transactions",
-        "_on_lookup",
-        "_on_search",
-        "_timeout_us",
-    )
-
     def __init__(
         self,
         host: Host,

@@ -229,7 +229,7 @@ class StreamsClientHost(Host):
     def crash(self) -> None:
         """End the process without notifying any peer."""
         if not self.ended:
-            self.world.on_crash(self)
+            self.world.application.on_host(self.name, "crash")
             self.release()
 
     def restart_later(self) -> None:
@@ -300,7 +300,7 @@ class StreamsClientHost(Host):
         finally:
             self._batches -= 1
         commits.processed(partition, records[-1] + 1, tenure, self.loop.now_us)
-        self.world.processed(partition, records[0], records[-1] + 1)
+        self.world.application.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:
         """Raise the failure that waits for a thread that gets here."""

@@ -175,7 +175,7 @@ class SimulatedMember(abc.ABC):
         finally:
             self.commits.ended(world.loop.now_us)
         self.commits.committed(offsets)
-        world.committed(offsets)
+        world.application.committed(offsets)
 
     @abc.abstractmethod
     def ask_for_shutdown(self) -> None:

@@ -10,7 +10,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import HeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
@@ -83,6 +83,10 @@ class StreamsWorld(World):
         self.attach([_Coordination(self), *judges, *observers])
         self.cluster = SimulatedCluster(loop, self.draws, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
+        self.journal: MemoryJournal = self.cluster.journal
+        self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
+        self.hosts_by_member: Mapping[MemberId, str] = {}
+        """No hosts: the clients report what members receive."""
         self._restarts = self.draws.samples("restarts", scenario.application.restart.quantiles)
         self._starts = self.draws.samples("starts", scenario.group.start.quantiles)
         self.clients: dict[str, StreamsClientHost] = {
@@ -109,24 +113,9 @@ class StreamsWorld(World):
         afterwards."""
 
     @property
-    def coordinators(self) -> Mapping[str, BrokerHost]:
-        """All broker hosts by name."""
-        return self.cluster.brokers
-
-    @property
     def active(self) -> GroupCoordinator | None:
         """The coordinator that answers requests now, if there is one."""
         return self.cluster.active
-
-    @property
-    def hosts_by_member(self) -> Mapping[MemberId, str]:
-        """No hosts: the clients report what members receive."""
-        return {}
-
-    @property
-    def journal(self) -> MemoryJournal:
-        """The replicated log that all coordinators of the group write to and load from."""
-        return self.cluster.journal
 
     def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Report a violation."""
@@ -255,10 +244,6 @@ class StreamsWorld(World):
         self.application.on_host(host.name, "start")
         self._judges[host.name] = ClientJudge(host, self.scenario.group.threads, self.application.report)
 
-    def on_crash(self, host: StreamsClientHost) -> None:
-        """A process dies."""
-        self.application.on_host(host.name, "crash")
-
     def on_end(self, host: StreamsClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
         self._judges[host.name].look()  # for the last time: the process ends before what is due
@@ -308,24 +293,14 @@ class StreamsWorld(World):
         if self.scenario.group.protocol == "classic":
             self.application.on_asked()
 
-    def processed(self, partition: TopicPartition, first: int, end: int) -> None:
-        """A thread has processed these."""
-        self.application.processed(partition, first, end)
-
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A thread has committed these."""
-        self.application.committed(offsets)
-
-    def tell_member(self, hook: str, *arguments: object) -> None:
-        """Pass on what a thread's member does, or what happens to it."""
-        for method in self.hooks[hook]:
-            method(*arguments, self.loop.now_us)
+    tell_member = World.tell
+    """Passes on what a thread's member does, or what happens to it."""
 
     def tell(self, hook: str, *arguments: Any) -> None:
         """Report a fault to the application: `on_fault`, or `cut_off`."""
         getattr(self.application, hook)(*arguments)
-        for method in self.hooks.get(hook, ()):
-            method(*arguments, self.loop.now_us)
+        if hook in self.hooks:
+            super().tell(hook, *arguments)
 
     # -- the coordinator ----------------------------------------------------------------------------------
 
