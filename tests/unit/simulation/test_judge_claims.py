@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import cast
 
@@ -21,79 +20,11 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.judge.claims import Claims, OneClaimant
+from fencepost.simulation.judge.claims import OneClaimant
 from fencepost.simulation.kernel.observers import WorldView
-from tests.unit.simulation.member_worlds import History, rows
+from tests.unit.simulation.member_worlds import rows
 
 P0, P1 = (TopicPartition("x", number) for number in range(2))
-
-
-class Claimed(History):
-    """A (epoch 3) claims 0; B (epoch 4) claims nothing."""
-
-    def __init__(self) -> None:
-        self.found, self.claims, self.messages = [], Claims(), []
-        self.play("0 stored A 3; 0 stored B 4; 0 claim A 0")
-
-    def take(self, findings: Iterable[tuple[str, str]]) -> None:
-        for name, message in findings:
-            self.found.append(name)
-            self.messages.append(message)
-
-    def stored(self, _: int, member_id: str, epoch: str = "") -> None:
-        self.claims.stored(member_id, int(epoch) if epoch else None)
-
-    def claim(self, _: int, member_id: str, *numbers: str) -> None:
-        self.take(self.claims.claim(member_id, [TopicPartition("x", int(one)) for one in numbers]))
-
-    def drop(self, _: int, what: str) -> None:
-        if what == "partition":
-            self.claims.drop("A", [P0])
-        elif what == "topic":
-            self.claims.drop_topic("x")
-        else:
-            self.claims.drop_all("A")
-
-    def known(self, _: int, *numbers: str) -> None:
-        """The group was a classic one, which had given A these."""
-        self.claims.known("A", frozenset(TopicPartition("x", int(one)) for one in numbers))
-
-    def assigned(self, _: int, *numbers: str) -> None:
-        chosen = frozenset(TopicPartition("x", int(one)) for one in numbers)
-        self.take(self.claims.assigned("A", chosen))
-
-    def doubt(self, _: int, is_in: str) -> None:
-        assert self.claims.is_in_doubt("A") is (is_in == "yes")
-
-
-CLAIMS = """
-two claimants: 0 claim B 0 1 -> one-claimant
-after a release: 0 drop partition; 0 claim B 0 ->
-of a zombie that was removed: 0 stored A; 0 claim B 0; 0 claim A 0 ->
-of a zombie that is away: 0 stored A -2; 0 claim B 0; 0 claim A 0 ->
-of a topic that was created again: 0 drop topic; 0 claim B 0 ->
-of what an upgraded group cannot know of: 0 known; 0 claim B 0 ->
-of what an upgraded group knows of: 0 known 0; 0 claim B 0 -> one-claimant
-of what is assigned again: 0 known; 0 assigned 0 1 | 0 claim B 0; 0 claim B 1 -> one-claimant
-of what is assigned again and not free: 0 known; 0 claim B 0 | 0 assigned 0 -> one-claimant
-of what other assignments leave unknown: 0 known; 0 assigned 1; 0 doubt yes; 0 claim B 0 ->
-of what no assignment tells: 0 known; 0 assigned; 0 doubt yes; 0 claim B 0 ->
-unknown and released: 0 known; 0 drop partition; 0 doubt no ->
-unknown and lost: 0 known; 0 drop all; 0 doubt no ->
-unknown and deleted: 0 known; 0 drop topic; 0 doubt no ->
-unknown and removed: 0 known; 0 stored A; 0 doubt no ->
-"""
-
-
-@pytest.mark.parametrize(("script", "broken"), rows(CLAIMS))
-def test_claims(script, broken):
-    assert Claimed().play(script) == broken
-
-
-def test_a_finding_names_both_claimants_and_their_epochs():
-    history = Claimed()
-    history.play("0 claim B 0 1")
-    assert "B (epoch 4) believes that it owns x-0, and so does A (epoch 3)" in history.messages[0]
 
 
 class OneGroup:
@@ -110,9 +41,12 @@ class OneGroup:
             group_id="g", members=self.hosts, hosts_by_member=hosts, active=live, topics=topics
         )
         self.judge = OneClaimant()
-        self.judge.attach(
-            cast("WorldView", self.world), lambda name, message, rule="": self.found.append(name)
-        )
+        self.messages = []
+        self.judge.attach(cast("WorldView", self.world), self.report)
+
+    def report(self, invariant, message, rule=""):
+        self.found.append(invariant)
+        self.messages.append(message)
 
     def play(self, script):
         """Return what is reported. Members and what they have are words such as `A01`."""
@@ -161,6 +95,10 @@ class OneGroup:
             records.append(Record(ConsumerGroupCurrentMemberAssignmentKey("g", host), value))
         self.step(*records, event=event)
 
+    def epoch(self, host, epoch):
+        value = ConsumerGroupCurrentMemberAssignmentValue(int(epoch), 3, 0, {})
+        self.step(Record(ConsumerGroupCurrentMemberAssignmentKey("g", host), value))
+
     def late(self, epoch):
         """A join of A comes late, or in time: it has that epoch."""
         self.hosts["A"].driver = SimpleNamespace(member_epoch=int(epoch))
@@ -176,29 +114,77 @@ class OneGroup:
         """Another coordinator leads."""
         self.judge.on_coordinator_state("c", "active", 0)
 
-    def claims(self, host, *numbers):
-        self.judge.on_callback(host, "assigned", "end", tuple((P0, P1)[int(each)] for each in numbers), 0)
+    def claims(self, host, *numbers, kind="assigned", phase="end"):
+        self.judge.on_callback(host, kind, phase, tuple((P0, P1)[int(each)] for each in numbers), 0)
+
+    def releases(self, host, *numbers):
+        self.claims(host, *numbers, kind="revoked")
+
+    def loses(self, host, *numbers):
+        self.claims(host, *numbers, kind="lost", phase="begin")
+
+    def dies(self, host):
+        self.judge.on_member_host(host, "crash", 0)
+
+    def deleted(self):
+        self.judge.on_topic("x", "deleted", 0, 0)
+
+
+OWNED = "assigned A B; claims A 0"
+UNKNOWN = "classic A; joined A B; claims A 0; consumer; assigned A B"
+"""A claims what its group does not know of."""
+CLAIMS = {
+    "": """
+what the classic group has given: classic A0; joined A B; claims A 0; consumer; assigned A B | claims B 0
+    -> one-claimant
+what the consumer group has assigned: classic; joined A; claims A 0; consumer; assigned A B; assigned A0+ |
+    claims B 0 -> one-claimant
+what another coordinator knows: classic A0; elsewhere; joined A; claims A 0 1; classic A1; elsewhere;
+    consumer; assigned A B; claims B 0 | claims B 1 -> one-claimant
+what a late join takes: assigned A01 B; claims A 0 1; late 3; claims B 0 ->
+what a late join leaves: assigned A01 B; claims A 0 1; late 3 | claims B 1 -> one-claimant
+what a join in time leaves: assigned A01 B; claims A 0 1; late 0 | claims B 0 -> one-claimant
+what another join in time leaves: assigned A01 B; claims A 0 1; late 0 | claims B 1 -> one-claimant
+a claim in a group that became classic: assigned A B; classic; assigned A- B-; claims B 0 | claims A 0
+    -> one-claimant
+a claim of a member that left the classic group: assigned A B; classic; assigned A- B-; removed A; claims B 0;
+    claims A 0 ->
+""",
+    OWNED: """
+two claimants: claims B 0 1 -> one-claimant
+after a release: releases A 0; claims B 0 ->
+after a loss: loses A 0; claims B 0 ->
+of a process that died: dies A; claims B 0 ->
+of a zombie that was removed: assigned A-; claims B 0; claims A 0 ->
+of a zombie that is away: epoch A -2; claims B 0; claims A 0 ->
+of a topic that was created again: deleted; claims B 0 ->
+""",
+    UNKNOWN: """
+of what the group cannot know of: claims B 0 ->
+of what is assigned again: assigned A01 | claims B 0; claims B 1 -> one-claimant
+of what is assigned again and not free: claims B 0 | assigned A0 -> one-claimant
+of what other assignments leave unknown: assigned A1; claims B 0 ->
+of what no assignment tells: assigned A; claims B 0 ->
+unknown and released: releases A 0; assigned A0; claims B 0 ->
+unknown and lost: loses A 0; assigned A0; claims B 0 ->
+unknown and dead: dies A; assigned A0; claims B 0 ->
+unknown and deleted: deleted; assigned A0; claims B 0 ->
+unknown and removed: assigned A-; assigned A0; claims B 0 ->
+""",
+}
 
 
 @pytest.mark.parametrize(
-    ("script", "broken"),
-    [
-        # A consumer group knows what the classic one has given, and what it assigns itself.
-        ("classic A0; joined A B; claims A 0; consumer; assigned A B | claims B 0", True),
-        ("classic A; joined A B; claims A 0; consumer; assigned A B; claims B 0", False),
-        ("classic; joined A; claims A 0; consumer; assigned A B; assigned A0+ | claims B 0", True),
-        # Another coordinator knows what was given.
-        ("classic A0; elsewhere; joined A; claims A 0 1; classic A1; elsewhere; consumer; assigned A B;"
-         "claims B 0 | claims B 1", True),
-        # A join that comes late takes what its member has.
-        ("assigned A01 B; claims A 0 1; late 0 | claims B 0", True),
-        ("assigned A01 B; claims A 0 1; late 0 | claims B 1", True),
-        ("assigned A01 B; claims A 0 1; late 3 | claims B 0", False),
-        ("assigned A01 B; claims A 0 1; late 3 | claims B 1", True),
-        # A claim ends with its member that was taken into a classic group; the callback of A took long.
-        ("assigned A B; classic; assigned A- B-; claims B 0 | claims A 0", True),
-        ("assigned A B; classic; assigned A- B-; removed A; claims B 0; claims A 0", False),
-    ],
-)  # fmt: skip
-def test_claims_in_one_group(script, broken):
-    assert OneGroup().play(script) == (["one-claimant"] if broken else [])
+    ("before", "script", "broken"),
+    [pytest.param(before, *row.values, id=row.id) for before, table in CLAIMS.items() for row in rows(table)],
+)
+def test_claims_in_one_group(before, script, broken):
+    group = OneGroup()
+    assert group.play(before) == []
+    assert group.play(script) == broken
+
+
+def test_a_finding_names_both_claimants_and_their_epochs():
+    group = OneGroup()
+    group.play(f"{OWNED}; epoch B 4; claims B 0 1")
+    assert "B (epoch 4) believes that it owns x-0, and so does A (epoch 3)" in group.messages[0]
