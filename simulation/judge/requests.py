@@ -7,7 +7,6 @@ if nothing that it depends on has changed since, it costs one comparison.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from typing import Protocol
 
 from fencepost.coordinator.protocol import ids
@@ -34,8 +33,8 @@ from fencepost.simulation.judge.base import (
     NOTHING,
     OF_LOG,
     Finding,
-    Judge,
     OfHosts,
+    OfProcesses,
     as_set,
     joined,
     shown_names,
@@ -90,8 +89,9 @@ def patience_us(interval_ms: int) -> int:
 class Sender:
     """One member process, and the rules for its next request."""
 
-    def __init__(self, host: str, names: Mapping[ids.TopicId, str]) -> None:
+    def __init__(self, host: str, names: Mapping[ids.TopicId, str], world: MembersWorldView) -> None:
         self.host = host
+        self._world = world
         self.classic = False
         """True if it speaks the classic protocol."""
         self.state = str(UNSUBSCRIBED)
@@ -137,16 +137,13 @@ class Sender:
         self._refused_itself = False
         """True if its last join was refused because of the instance id that it may hold itself."""
 
-    def gave_up(self) -> Iterator[Finding]:
-        """Take in that the member stopped for good."""
-        if self._refused_itself:
-            yield (
-                "frees-own-instance",
-                f"{self.host} gave up because of an instance id that it holds itself",
-            )
+    def on_member_host(self, what: str, now_us: int) -> None:
+        """Note that a process that was frozen has an excuse for its silence."""
+        if what in ("freeze", "thaw"):
+            self.late_us = self.due_us = NEVER
 
-    def moved(self, target: str, now_us: int) -> None:
-        """Note that the member machine is in another state. A classic member is judged elsewhere."""
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
+        """Note that the member machine moved. The requests of a classic member are judged elsewhere."""
         self.due_us = NEVER
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
@@ -164,14 +161,26 @@ class Sender:
         elif target not in _ACTIVE:
             self._epoch = ids.JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
+        if target == FATAL and self._refused_itself:
+            yield "frees-own-instance", f"{self.host} gave up because of an instance id that it holds itself"
+        if target == UNSUBSCRIBED and event in (RELEASED, LEAVE_BUILT):
+            driver = self._world.members[self.host].driver
+            if driver is not None and driver.assignment:
+                owned = shown_names(driver.assignment)
+                yield (
+                    "owned-honest",
+                    f"{self.host} has left, and reports to its application that it owns {owned}",
+                )
 
     def _acknowledges(self, now_us: int) -> None:
         """Expect the heartbeat at once that others may wait for, unless the last one failed."""
         if self.in_flight is None and not self.searches and not self._must_be_full:
             self.due_us = now_us + AT_ONCE_US
 
-    def callback(self, kind: str, phase: str, partitions: Iterable[ids.TopicPartition]) -> None:
-        """Note that a callback began or ended."""
+    def on_callback(
+        self, kind: str, phase: str, partitions: Iterable[ids.TopicPartition], now_us: int
+    ) -> None:
+        """Note that a callback began or ended: callbacks decide what is owned."""
         self.checked = self._listed = None
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
@@ -184,8 +193,11 @@ class Sender:
             self._adding = without(self._adding, chosen)
             self._owned = without(self._owned, chosen)
 
-    def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
+    def on_member_search(self, now_us: int) -> Iterator[Finding]:
+        """Note a search: the member sends nothing until it has found the coordinator, in a limited time."""
+        network = self._world.scenario.network
+        timeout_us = network.request_timeout.us
+        self.blind_us = max(network.detection.low, network.detection.high)
         yield from self.silent(now_us)
         self.searches = True
         self.late_us = self.due_us = NEVER
@@ -416,63 +428,42 @@ def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-class Requests(Judge):
+class Requests(OfProcesses, process=Sender):
     """Checks the requests of all members of a world."""
 
     world: MembersWorldView
+    processes: OfHosts[Sender]
 
     def __init__(self, *followers: RequestFollower) -> None:
+        super().__init__()
         self._followers = followers
         """The other observers of requests: called directly, since the hooks for requests are hot."""
         self._names: dict[ids.TopicId, str] = {}
-        self._senders = OfHosts(partial(Sender, names=self._names))
+
+    def new(self, host: str) -> Sender:
+        """Return a process that has sent nothing."""
+        return Sender(host, self._names, self.world)
 
     def _learn_names(self) -> None:
         self._names.update((topic_id, topic.name) for topic_id, topic in self.world.topics.by_id.items())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
+        """Learn the names of topics, and start afresh with a new process."""
         self._learn_names()
-        if what in ("start", "crash"):
-            self._senders[host] = Sender(host, self._names)
-        elif what in ("freeze", "thaw"):
-            self._senders[host].late_us = self._senders[host].due_us = NEVER
-
-    def on_member_search(self, host: str, now_us: int) -> None:
-        """Note a search: while a member looks for the coordinator it cannot send to it."""
-        network = self.world.scenario.network
-        timeout_us = network.request_timeout.us
-        sender = self._senders[host]
-        sender.blind_us = max(network.detection.low, network.detection.high)
-        self.report_all(sender.search(timeout_us, now_us))
+        super().on_member_host(host, what, now_us)
 
     def on_end(self, now_us: int) -> None:
         """Check that no member is silent without a reason."""
-        for sender in self._senders.values():
+        for sender in self.processes.values():
             self.report_all(sender.silent(now_us))
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Learn the names of topics; those of deleted topics are kept."""
         self._learn_names()
 
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Note the state: it decides what may be sent."""
-        sender = self._senders[host]
-        sender.moved(target, now_us)
-        if target == FATAL:
-            self.report_all(sender.gave_up())
-        elif target == UNSUBSCRIBED and event in (RELEASED, LEAVE_BUILT):
-            self._owns_nothing(host)
-
-    def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[ids.TopicPartition], now_us: int
-    ) -> None:
-        """Note the callback: callbacks decide what is owned."""
-        self._senders[host].callback(str(kind), phase, partitions)
-
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """Check a heartbeat or a commit."""
-        sender = self._senders[host]
+        sender = self.processes[host]
         if (
             request is sender.checked
             and sender.in_flight is None
@@ -529,21 +520,11 @@ class Requests(Judge):
                 f" callbacks it owns {shown_names(holds)}",
             )
 
-    def _owns_nothing(self, host: str) -> None:
-        """Check that a member that has left reports so."""
-        driver = self.world.members[host].driver
-        if driver is not None and driver.assignment:
-            self.report(
-                "owned-honest",
-                f"{host} has left, and reports to its application that it owns"
-                f" {shown_names(driver.assignment)}",
-            )
-
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Take a response in."""
-        sender = self._senders[host]
+        sender = self.processes[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None
             sender.late_us = now_us + sender.patience_us

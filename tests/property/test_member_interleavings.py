@@ -126,7 +126,7 @@ class MemberWorld(RuleBasedStateMachine):
     @property
     def owned(self) -> frozenset[TopicPartition]:
         """on_assigned began, and on_revoked or on_lost has not ended."""
-        return self.requests._senders["m"].holds
+        return self.requests.processes["m"].holds
 
     @property
     def confirmed(self) -> frozenset[TopicPartition]:

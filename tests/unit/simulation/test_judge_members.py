@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetComm
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.judge.members import Callbacks, Transitions
 from fencepost.simulation.judge.requests import Requests, Sender
-from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows
+from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows, world_of_members
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
@@ -127,14 +127,14 @@ class Sent(History):
     unit_us = 1_000
 
     def __init__(self) -> None:
-        self.found, self.sender = [], Sender("m", {X: "x"})
+        self.found, self.sender = [], Sender("m", {X: "x"}, world_of_members())
 
     def move(self, at_us: int, state: str) -> None:  # type: ignore[override]
-        self.sender.moved(state, at_us)
+        self.found += names(self.sender.on_member_state("", "", state, at_us))
 
     def call(self, at_us: int, kind: str, phases: str, *numbers: str) -> None:
         for phase in phases.split("+"):
-            self.sender.callback(kind, phase, partitions(numbers))
+            self.sender.on_callback(kind, phase, partitions(numbers), at_us)
 
     def beat(self, at_us: int, epoch: str, *words: str) -> None:  # type: ignore[override]
         """A heartbeat; a word `=3` is the response to it."""
@@ -165,13 +165,10 @@ class Sent(History):
 
     def search(self, at_us: int) -> None:
         """It looks for its coordinator, for half a minute at most."""
-        self.found += names(self.sender.search(30_000_000, at_us))
+        self.found += names(self.sender.on_member_search(at_us))
 
     def silent(self, at_us: int) -> None:
         self.found += names(self.sender.silent(at_us))
-
-    def gives_up(self, _: int) -> None:
-        self.found += names(self.sender.gave_up())
 
     def forgets(self, _: int) -> None:
         """It knows no interval, so that no heartbeat is early."""
@@ -179,15 +176,15 @@ class Sent(History):
 
 
 BEATS_ALONE = """
-gives up its instance: 0 move JOINING; 0 beat 0 static =UNRELEASED_INSTANCE_ID; 0 gives_up ->
+gives up its instance: 0 move JOINING; 0 beat 0 static =UNRELEASED_INSTANCE_ID; 0 move FATAL ->
 joins with less than everything: 0 move JOINING; 0 beat 0 incomplete -> request-fields
 joins without a subscription: 0 move JOINING; 0 beat 0 names: -> request-fields
 has nothing to acknowledge: 0 move JOINING; 0 beat 0 =3+; 0 move STABLE; 1 beat 3 owned: -> request-fields
 is silent after its join: 0 move JOINING; 0 beat 0 =1/5000 | 7000 beat 1 -> heartbeats-go-on
 """
 BEATS_REFUSED = """
-frees its instance: 2 beat -2 static; 3 beat -2 static; 4 beat 0 static; 4 gives_up ->
-gives up for itself: 2 gives_up -> frees-own-instance
+frees its instance: 2 beat -2 static; 3 beat -2 static; 4 beat 0 static; 4 move FATAL ->
+gives up for itself: 2 move FATAL -> frees-own-instance
 asks again: 2 beat 0 static -> frees-own-instance
 leaves for good: 2 beat -1 static -> one-in-flight
 """
