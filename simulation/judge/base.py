@@ -165,8 +165,8 @@ class OfProcesses(Judge):
     def __init__(self) -> None:
         self.processes: OfHosts[Any] = OfHosts(self.new)
 
-    def __init_subclass__(cls, *, process: type) -> None:
-        cls.process = process
+    def __init_subclass__(cls, *, process: type | None = None) -> None:
+        cls.process = process = process or cls.process
         for hook in ({*cls.hooks, "takes_request", "takes_response"} & {*dir(process)}) - {*vars(cls)}:
             setattr(cls, "changed" if hook == "on_member_host" else hook, of_process(getattr(process, hook)))
         super().__init_subclass__()

@@ -6,18 +6,17 @@ The simulated world reports each event as it happens; a real run reports it when
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, Unpack
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
-from fencepost.simulation.judge.base import REPORTS_PER_INVARIANT, rule_of
-from fencepost.simulation.judge.catalogue import INVARIANTS
+from fencepost.simulation.judge.base import FindingReporter
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.streams.checks import PartitionProgress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
-from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.rows import RowFields, TraceRows
 from fencepost.simulation.trace.schema import RowKind
 
 
@@ -61,6 +60,9 @@ class ApplicationOutcomes:
     ) -> None:
         self.recorder = recorder
         self.violations: list[Violation] = []
+        findings = FindingReporter()
+        findings.attach(None, self.take_down)
+        self.report = findings.report
         self.progress = PartitionProgress(self.report)
         self.asked_us: int | None = None
         """Time at which a handler of this incarnation first asked to shut the application down, in
@@ -95,37 +97,9 @@ class ApplicationOutcomes:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def _add(
-        self,
-        actor: str,
-        kind: RowKind,
-        *,
-        state_from: str = "",
-        state_to: str = "",
-        error: str = "",
-        detail: str = "",
-    ) -> None:
+    def _add(self, actor: str, kind: RowKind, **fields: Unpack[RowFields]) -> None:
         """Add a row to the trace, at the present time."""
-        self.recorder.add(
-            self._schedule.now_us,
-            actor,
-            kind.value,
-            state_from=state_from,
-            state_to=state_to,
-            error=error,
-            detail=detail,
-        )
-
-    def report(self, invariant: str, message: str, /, rule: str = "") -> None:
-        """Report a finding, unless the rule has reported this invariant often enough.
-
-        :raises KeyError: if the catalogue has no such invariant.
-        """
-        INVARIANTS[invariant]
-        rule = rule or rule_of()
-        known = sum(each.invariant == invariant and each.rule == rule for each in self.violations)
-        if known < REPORTS_PER_INVARIANT:
-            self.take_down(invariant, message, rule)
+        self.recorder.add(self._schedule.now_us, actor, kind.value, **fields)
 
     def take_down(self, invariant: str, message: str, rule: str = "") -> None:
         """Add a violation of any invariant."""

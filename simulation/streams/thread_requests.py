@@ -38,4 +38,4 @@ class ThreadRequests(Requests):
     def on_tasks(self, host: str, request: StreamsGroupHeartbeatRequest) -> None:
         """Check the active tasks that a heartbeat lists, as it is sent to the coordinator."""
         if request.member_epoch > 0 and request.active_tasks is not None:
-            self.report_all(self._senders[host].honest(request.active_tasks, request.member_epoch))
+            self.report_all(self.processes[host].honest(request.active_tasks, request.member_epoch))
