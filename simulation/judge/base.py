@@ -166,9 +166,10 @@ class OfProcesses(Judge):
         self.processes: OfHosts[Any] = OfHosts(self.new)
 
     def __init_subclass__(cls, *, process: type | None = None) -> None:
-        hooks = {*cls.hooks, "takes_request", "takes_response"} & {*dir(process)} - {*vars(cls)}
-        for hook in hooks:
-            setattr(cls, "changed" if hook == "on_member_host" else hook, of_process(getattr(process, hook)))
+        for hook in {*cls.hooks, "takes_request", "takes_response"} & {*dir(process)}:
+            name = "changed" if hook == "on_member_host" else hook
+            if name not in vars(cls):
+                setattr(cls, name, of_process(getattr(process, hook)))
         cls.process = process or cls.process
         super().__init_subclass__()
 

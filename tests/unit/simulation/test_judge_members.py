@@ -284,6 +284,7 @@ FAILED = "0 call assigned begin+end 0; 0 move fatal_error JOINING FATAL"
         ("auto", "0 joins", []),
         ("auto", "0 joins range", ["request-fields"]),  # its settings have none
         ("auto", "0 joins; 7 beat 1", ["heartbeats-go-on"]),
+        ("auto", "0 joins; 3 host freeze; 7 beat 1", []),
         ("auto", "0 joins; 3 search; 7 beat 1", []),  # the answer to a commit said that it moved
         ("auto", "0 offsets 0", []),
         ("auto", "0 move fenced JOINING FENCED; 1 offsets 0", ["commit-while-owned"]),
