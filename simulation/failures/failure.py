@@ -19,7 +19,7 @@ from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import check_mutant, with_mutant
 from fencepost.simulation.run import RunResult, plan_of, run
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.load import loads_any, read
+from fencepost.simulation.scenarios.load import loads, read
 from fencepost.simulation.trace.rows import TraceSink
 
 FORMAT: Final = 1
@@ -50,7 +50,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
         :raises FencepostError: if something in it is wrong.
         """
-        return loads_any(
+        return loads(
             self.scenario,
             source=self.name,
             name=self.name,
@@ -78,7 +78,7 @@ def failure_of(
     """
     path, text = read(source)
     found = tuple(overrides)
-    scenario = loads_any(text, source=str(path), name=path.stem, overrides=found, partitions=partitions)
+    scenario = loads(text, source=str(path), name=path.stem, overrides=found, partitions=partitions)
     return Failure(
         name=scenario.name,
         scenario=text,

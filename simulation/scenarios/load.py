@@ -135,26 +135,8 @@ def loads(
     name: str = "scenario",
     overrides: Iterable[str] = (),
     partitions: int | None = None,
-) -> Scenario:
-    """Return the scenario of a consumer group in a TOML text; error messages call the text `source`.
-
-    :raises FencepostError: if something in it is wrong.
-    """
-    made = loads_any(text, source=source, name=name, overrides=overrides, partitions=partitions)
-    if made.protocol != "consumer":
-        raise FencepostError(f"{source}: this one is not about a consumer group")
-    return made
-
-
-def loads_any(
-    text: str,
-    *,
-    source: str = "<text>",
-    name: str = "scenario",
-    overrides: Iterable[str] = (),
-    partitions: int | None = None,
 ) -> AnyScenario:
-    """Return the scenario of any kind in a TOML text, as `loads`.
+    """Return the scenario of any kind in a TOML text; error messages call the text `source`.
 
     :raises FencepostError: if something in it is wrong.
     """

@@ -31,7 +31,7 @@ from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import NEWEST_KAFKA
 from fencepost.simulation.lab.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
-from fencepost.simulation.scenarios.load import loads, loads_any
+from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.parquet import whole_trace
 from fencepost.simulation.trace.schema import Row
 from tests.unit.simulation.analyses.compared_views import compare_views, table_of
@@ -478,7 +478,7 @@ async def test_a_group_of_others_is_left_alone_whatever_its_protocol(endpoint, s
     committing.commit(offsets=[TopicPartition("theirs", 0, 7)], asynchronous=False)
     committing.close()
     with pytest.raises(EnvironmentLacks, match="the cluster has a group orders-service already"):
-        await run_real(loads_any(scenario), 1, endpoint, duration_us=12 * SECOND)
+        await run_real(loads(scenario), 1, endpoint, duration_us=12 * SECOND)
     theirs = await asyncio.to_thread(Consumer(settings).committed, [TopicPartition("theirs", 0)], 30)
     assert [each.offset for each in theirs] == [7]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.simulation.lab.chaos.run import run_real
-from fencepost.simulation.scenarios.load import loads_any
+from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.schema import Row, RowKind
 
@@ -68,7 +68,7 @@ where = "processing"
 
 
 def scenario(text: str, protocol: str = "streams") -> StreamsScenario:
-    made = loads_any(text, name="disturbed", overrides=[f"group.protocol={protocol}"])
+    made = loads(text, name="disturbed", overrides=[f"group.protocol={protocol}"])
     assert isinstance(made, StreamsScenario)
     return made
 

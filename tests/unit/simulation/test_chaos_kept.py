@@ -35,7 +35,12 @@ PLACE = TopicPartition("orders", 0)
 
 def run(*happenings: Any, **fields: Any) -> Any:
     scenario = loads('duration = "1m"\n[group]\nmembers = 1\n[[topics]]\nname = "orders"\npartitions = 2\n')
-    given = {"scenario": scenario, "seed": 1, "client": "fencepost", "config": GroupCoordinatorConfig()}
+    given: dict[str, Any] = {
+        "scenario": scenario,
+        "seed": 1,
+        "client": "fencepost",
+        "config": GroupCoordinatorConfig(),
+    }
     given |= {"members": [("member-1", None)], "brokers": ["broker-1"], "ended_us": 1_000_000}
     return KeptRun(happenings=list(happenings), **{**given, **fields})
 

@@ -17,7 +17,7 @@ from fencepost.simulation.kernel.rng import Draws, constant
 from fencepost.simulation.run import run
 from fencepost.simulation.sac.links import Links
 from fencepost.simulation.sac.world import SacWorld, prepare
-from fencepost.simulation.scenarios.load import library, load, load_any, loads_any
+from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import Row
@@ -110,7 +110,7 @@ class Kept:
 
     def __init__(self, text: str) -> None:
         self.rows: list[Row] = []
-        self.result = run(loads_any(HOSTS + text), 1, trace=self)
+        self.result = run(loads(HOSTS + text), 1, trace=self)
         assert self.result.violations == []
         assert self.result.converged
 

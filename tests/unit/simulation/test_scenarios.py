@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.run import plan_of
-from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads, loads_any
+from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
 from fencepost.simulation.scenarios.toml_text import toml_text
 from fencepost.simulation.scenarios.values import Duration, Moment
@@ -200,21 +200,21 @@ OTHER_MISTAKES = {
 @pytest.mark.parametrize(("text", "told"), OTHER_MISTAKES.items(), ids=range(len(OTHER_MISTAKES)))
 def test_a_mistake_in_a_scenario_of_another_kind_is_told_with_its_place(text, told):
     with pytest.raises(FencepostError, match=told):
-        loads_any(text, source="x.toml")
+        loads(text, source="x.toml")
 
 
 @pytest.mark.parametrize(("kind", "nodes"), [("node-crash", 3), ("node-leave", 3), ("node-split", 2)])
 def test_faults_of_nodes_are_refused_where_there_are_too_few_for_them(kind, nodes):
     text = f"{SAC}[[faults]]\nkind = '{kind}'\nevery = '20s'\n"
-    assert loads_any(text, overrides=[f"cluster.nodes={nodes}"]).faults
+    assert loads(text, overrides=[f"cluster.nodes={nodes}"]).faults
     too_few = rf"x.toml:6: faults.0..kind: has no effect with fewer than {nodes} nodes, .* {nodes - 1}$"
     with pytest.raises(FencepostError, match=too_few):
-        loads_any(text, source="x.toml", overrides=[f"cluster.nodes={nodes - 1}"])
+        loads(text, source="x.toml", overrides=[f"cluster.nodes={nodes - 1}"])
 
 
 def test_a_super_stream_may_be_called_as_a_partition_of_another_one():
     beside = "[[streams]]\nname = 'a'\npartitions = 2\n[[streams]]\nname = 'a-1'\npartitions = 2\n"
-    assert loads_any(SAC + beside).partitions == 5
+    assert loads(SAC + beside).partitions == 5
 
 
 def test_members_may_subscribe_to_topics_that_come_later_or_were_there_before():
@@ -382,8 +382,7 @@ def test_topics_grow_in_proportion_where_a_total_of_partitions_is_beyond_their_s
         for at, count in (("2m", 8), ("1m", 7))
     )
     assert [step.partitions for step in loads(BASE + twice).steps] == [8, 7]
-    large = loads(BASE + twice, partitions=40)
-    assert [step.partitions for step in large.steps] == [54, 47]
+    assert [step.partitions for step in loads(BASE + twice, partitions=40).steps] == [54, 47]
 
 
 def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
@@ -393,9 +392,9 @@ def test_a_total_of_partitions_is_judged_as_if_the_file_had_it():
     with pytest.raises(FencepostError, match=r"^x\.toml:7: steps\[0\]\.at: expected a time within"):
         loads(BASE + late, source="x.toml", partitions=4)
     streams = SAC + "[[streams]]\nname = 'a'\npartitions = 1\n[[streams]]\nname = 'a-1'\n"
-    assert loads_any(streams).partitions == 3
+    assert loads(streams).partitions == 3
     with pytest.raises(FencepostError, match=r"^partitions=4: streams\[2\]\.name: .* 'a-1' is there twice"):
-        loads_any(streams, partitions=4)
+        loads(streams, partitions=4)
 
 
 def test_partitions_are_shared_in_proportion():

@@ -18,7 +18,7 @@ from fencepost.member.streams.application.worker import Worker
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.run import RunResult, run
-from fencepost.simulation.scenarios.load import library, load_any, loads_any
+from fencepost.simulation.scenarios.load import library, load_any, loads
 from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import SimulatedClassicStreamsMember
 from fencepost.simulation.trace.schema import Row, RowKind
@@ -96,7 +96,7 @@ name = "orders"
     ):
         text += f'[[faults]]\nkind = "member-{kind}"\nat = "{at_s}s"\n{lasts}\n'
     kept = Kept()
-    result = run(loads_any(text), 1, trace=kept)
+    result = run(loads(text), 1, trace=kept)
     assert result.violations == []
     found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(RowKind.HOST)]
     expected = [("freeze", 40), ("crash", 50), ("start", 54), ("freeze", 60), ("thaw", 160)]
@@ -155,7 +155,7 @@ every = "90s"
 def test_polls_that_are_taken_as_one_end_as_each_by_itself(
     protocol: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scenario = loads_any(ALONE.replace("threads = 1", f'threads = 1\nprotocol = "{protocol}"'))
+    scenario = loads(ALONE.replace("threads = 1", f'threads = 1\nprotocol = "{protocol}"'))
     together = run(scenario, seed)
     always = property(lambda self: 0, lambda self, value: None)
     monkeypatch.setattr(SimulatedMember, "_commit_from_us", always, raising=False)
@@ -225,7 +225,7 @@ name = "orders"
 partitions = 2
 records_per_second = 10
 """
-    result = run(loads_any(overloaded), 1)
+    result = run(loads(overloaded), 1)
     assert result.violations == []
     assert not result.converged
 
@@ -251,7 +251,7 @@ response = "REPLACE_THREAD"
 where = "processing"
 """
     kept = Kept()
-    result = run(loads_any(text), 1, trace=kept, max_events=200_000)
+    result = run(loads(text), 1, trace=kept, max_events=200_000)
     organic = [row for row in kept.of(RowKind.THREAD_FAILED) if row.detail == "organic"]
     assert len(organic) == 2
     last = Counter({row.actor: row.state_to for row in kept.of(RowKind.CLIENT_STATE)}.values())
