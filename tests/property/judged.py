@@ -25,6 +25,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 GROUP = "g"
+slots = st.integers(0, 4)
 
 
 class UnreliableJournal(MemoryJournal):
@@ -191,7 +192,46 @@ class ClassicClient:
 
 
 class ClassicRequests(JudgedMachine):
-    """The requests of the classic protocol."""
+    """Clients that speak the classic protocol; a slot's client may be another one after a restart."""
+
+    partitions: ClassVar[int]
+    """Partitions of the topic that a leader gives out."""
+    clients: list[Any]
+
+    def client_of(self, slot: int) -> ClassicClient:
+        """Return a new client for a slot."""
+        raise NotImplementedError
+
+    def hear(self, client: Any, token: int, reply: Any) -> None:
+        if client.token == token:  # else it gave that request up
+            client.token = None
+            self.take(client, reply)
+
+    def take(self, client: Any, reply: Any) -> None:
+        """A client takes a response in."""
+        code = reply.error_code
+        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
+            self.restart(client.slot)
+        elif code is ErrorCode.MEMBER_ID_REQUIRED:
+            client.member_id = reply.member_id
+        elif code is not ErrorCode.NONE:
+            client.generation = -1
+        elif isinstance(reply, classic.JoinGroupResponse):
+            client.member_id, client.generation = reply.member_id, reply.generation
+            client.roster = tuple(member.member_id for member in reply.members)
+            assert reply.leader == reply.member_id or not client.roster
+
+    @rule(slot=slots)
+    def sync(self, slot: int) -> None:
+        self.send_sync(self.clients[slot % len(self.clients)])
+
+    @rule(slot=slots)
+    def beat(self, slot: int) -> None:
+        self.send_beat(self.clients[slot % len(self.clients)])
+
+    @rule(slot=slots)
+    def restart(self, slot: int) -> None:
+        self.clients[slot % len(self.clients)] = self.client_of(slot % len(self.clients))
 
     def send_join(
         self, client: Any, owned: tuple[int, ...] = (), names: tuple[str, ...] = ("range",), version: int = 9
@@ -216,13 +256,13 @@ class ClassicRequests(JudgedMachine):
         )
         self.ask(client, request)
 
-    def send_sync(self, client: Any, partitions: int) -> None:
+    def send_sync(self, client: Any) -> None:
         """The leader gives each member of its roster a share."""
         if client.generation < 0 or client.token is not None:
             return
         shares = {
             member_id: consumer_protocol.ConsumerProtocolAssignment(
-                partitions={"x": tuple(range(index, partitions, len(client.roster)))}
+                partitions={"x": tuple(range(index, self.partitions, len(client.roster)))}
             )
             for index, member_id in enumerate(client.roster)
         }
@@ -240,7 +280,7 @@ class ClassicRequests(JudgedMachine):
         )
         self.ask(client, request)
 
-    def send_beat(self, client: Any) -> ErrorCode:
+    def send_beat(self, client: Any) -> None:
         request = classic.HeartbeatRequest(
             group_id=GROUP,
             generation=client.generation,
@@ -249,7 +289,8 @@ class ClassicRequests(JudgedMachine):
         )
         reply = self.step(request).reply
         assert isinstance(reply, classic.HeartbeatResponse)
-        return reply.error_code
+        if client.token is None:
+            self.take(client, reply)
 
     def send_leave(self, client: Any) -> None:
         request = consumer.LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)

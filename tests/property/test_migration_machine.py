@@ -29,14 +29,11 @@ class Client(ClassicClient):
     modern_epoch: int | None = None
 
 
-def client_of(slot: int) -> Client:
-    return Client(slot, "i" if slot == 3 else None)
-
-
 class MigrationMachine(ClassicRequests):
     """Slot 3 is a static member."""
 
     judge_types = (Coordination, ClassicRounds)
+    partitions = PARTITIONS
     image = TopicsImage.of([Topic(topic_id="id-of-x", name="x", partitions=PARTITIONS)], 1)
 
     @initialize(
@@ -52,7 +49,7 @@ class MigrationMachine(ClassicRequests):
                 group_consumer_assignment_interval_ms=0,
             )
         )
-        self.clients = [client_of(slot) for slot in range(4)]
+        self.clients = [self.client_of(slot) for slot in range(4)]
         if modern == "first":
             self.modernise(classic)
         for slot in range(classic):
@@ -68,17 +65,12 @@ class MigrationMachine(ClassicRequests):
         if modern == "for a while":
             self.leave(classic, False)
 
-    def hear(self, client: Client, token: int, reply: Any) -> None:
-        if client.token != token:
-            return
-        client.token = None
-        code = reply.error_code
-        if code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID):
-            self.restart(client.slot)
-        elif isinstance(reply, c.JoinGroupResponse):
-            client.member_id, client.generation = reply.member_id, reply.generation
-            client.roster = tuple(member.member_id for member in reply.members)
-        elif code is ErrorCode.NONE:
+    def client_of(self, slot: int) -> Client:
+        return Client(slot, "i" if slot == 3 else None)
+
+    def take(self, client: Client, reply: Any) -> None:
+        super().take(client, reply)
+        if isinstance(reply, c.SyncGroupResponse) and reply.error_code is ErrorCode.NONE:
             client.owned = consumer_protocol.read_assignment(reply.assignment).partitions.get("x", ())
 
     @rule(slot=slots, eager=st.booleans())
@@ -91,19 +83,10 @@ class MigrationMachine(ClassicRequests):
         self.send_join(client, client.owned)
 
     @rule(slot=slots)
-    def sync(self, slot: int) -> None:
-        if self.clients[slot].modern_epoch is None:
-            self.send_sync(self.clients[slot], PARTITIONS)
-
-    @rule(slot=slots)
-    def beat(self, slot: int) -> None:
-        self.send_beat(self.clients[slot])
-
-    @rule(slot=slots)
     def modernise(self, slot: int) -> None:
         client = self.clients[slot]
         if client.modern_epoch is None:
-            client = self.clients[slot] = client_of(slot)
+            client = self.clients[slot] = self.client_of(slot)
             client.member_id = f"modern-{self.tokens}-{slot}"
         self.modern(client, 0, {})
 
@@ -142,10 +125,6 @@ class MigrationMachine(ClassicRequests):
         elif client.member_id:
             self.send_leave(client)
         self.restart(slot)
-
-    @rule(slot=slots)
-    def restart(self, slot: int) -> None:
-        self.clients[slot] = client_of(slot)
 
     @invariant()
     def it_is_of_one_kind(self) -> None:
