@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import random
 from collections.abc import Iterator
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +17,7 @@ from msgspec import Meta
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.sac import NodeSplit, OperateGroups, SacFault, SacStep
+from fencepost.simulation.scenarios.sac import OperateGroups, SacFault, SacStep
 from fencepost.simulation.scenarios.streams import (
     StreamsFault,
     ThreadChange,
@@ -262,6 +262,10 @@ def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
     return end
 
 
+_COPIED: Final = ("share", "brokers", "probability", "epoch_moved")
+"""Fields of faults that their entries have, too."""
+
+
 def _fault_entry(
     fault: s.Fault | s.RequestError | s.HttpFault | SacFault | StreamsFault, at: int, rng: random.Random
 ) -> DrawnEvent:
@@ -273,25 +277,15 @@ def _fault_entry(
         member=rng.randrange(1 << 30),
         lasts_us=0 if lasts is None else rng.choice(lasts.quantiles),
     )
-    more: dict[str, object] = {}
+    more: dict[str, object] = {name: getattr(fault, name) for name in _COPIED if hasattr(fault, name)}
     if isinstance(fault, s.MemberCrash):
-        more = {"returns": rng.random() < fault.returns}
-    elif isinstance(fault, NodeSplit):
-        more = {"share": fault.share}
+        more["returns"] = rng.random() < fault.returns
     elif isinstance(fault, ThreadException):
         more = {"name": f"{fault.response} {fault.where}", "partitions": fault.threads}
     elif isinstance(fault, ThreadChange):
-        more = {"share": rng.random()}
-    elif isinstance(fault, s.Partition):
-        more = {"share": fault.share, "brokers": fault.brokers}
+        more["share"] = rng.random()
     elif isinstance(fault, s.SlowLink):
-        more = {"share": fault.share, "added": (fault.latency.kind, fault.latency.low, fault.latency.high)}
-    elif isinstance(fault, s.Loss):
-        more = {"share": fault.share, "probability": fault.probability}
-    elif isinstance(fault, s.RequestError):
-        more = {"name": rng.choice(fault.errors)}
-    elif isinstance(fault, s.HttpFault):
-        more = {"name": rng.choice(fault.kinds)}
-    elif isinstance(fault, s.LostResponse):
-        more = {"epoch_moved": fault.epoch_moved}
+        more["added"] = fault.latency.kind, fault.latency.low, fault.latency.high
+    elif isinstance(fault, s.RequestError | s.HttpFault):
+        more["name"] = rng.choice(fault.errors if isinstance(fault, s.RequestError) else fault.kinds)
     return msgspec.structs.replace(entry, **more) if more else entry

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import enum
-from collections.abc import Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.member.base.driver import MemberDriver
@@ -69,7 +68,6 @@ class MemberHost(Host):
         )
         self._processes = 0
         self._matching: MatchingSubscription | None = None
-        self._tasks: dict[asyncio.Task[None], None] = {}
 
     # -- the process --------------------------------------------------------------------------------------
 
@@ -163,10 +161,7 @@ class MemberHost(Host):
         if driver is not None:
             driver.abandon()
         self.world.network.forget(self)
-        tasks, self._tasks = self._tasks, {}
-        for task in tasks:
-            if task is not asyncio.current_task(self.loop):
-                task.cancel()
+        self.cancel_tasks()
 
     def freeze_process(self) -> None:
         """Freeze the process: timers, deliveries and the application wait."""
@@ -250,15 +245,6 @@ class MemberHost(Host):
         if self._callback_raises:
             self._callback_raises = False
             raise CallbackRaised("the callback raised")
-
-    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine in the process, which ends with it."""
-        task = self.loop.create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(self._forget_task)
-
-    def _forget_task(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
 
     def tell(self, what: str) -> None:
         """Notify observers of this host's new state."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,7 +46,6 @@ class Operator(Host):
         self._rng = world.draws.random("operator")
         self._timeout_ms = world.scenario.network.request_timeout.ms
         self._way = self._connected()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._foreign = 0
         """Number of foreign members that have joined."""
 
@@ -65,18 +63,15 @@ class Operator(Host):
             member = ForeignMember(
                 self, self._connected(), self._world.group_id, self._foreign, timeout_ms=self._timeout_ms
             )
-            task = self.loop.create_task(member.live(self._world.topics))
+            self.spawn(member.live(self._world.topics))
         else:
-            task = self.loop.create_task(self._send_all(self._requests(request, topics, share)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+            self.spawn(self._send_all(self._requests(request, topics, share)))
 
     def vanish(self) -> None:
         """End the process at the end of the run."""
         self.end()
         self._world.network.forget(self)
-        for task in self._tasks:
-            task.cancel()
+        self.cancel_tasks()
 
     def _requests(self, request: str, topics: Sequence[str], share: float) -> list[Request]:
         group_id = self._world.group_id

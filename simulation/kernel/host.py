@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from fencepost.simulation.kernel.loop import Timer, VirtualLoop
@@ -18,7 +18,7 @@ class Host:
     """
 
     # Each delivery reads these; subclasses keep further attributes in a dictionary.
-    __slots__ = ("_waiting", "frozen", "generation", "loop", "name", "timer_delays")
+    __slots__ = ("_tasks", "_waiting", "frozen", "generation", "loop", "name", "timer_delays")
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
@@ -28,6 +28,25 @@ class Host:
         self.timer_delays: Samples | None = None
         """The delays of its timers; None if they are on time."""
         self._waiting: list[tuple[Callable[[Any], Any], Any]] = []
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str | None = None) -> asyncio.Task[None]:
+        """Run a coroutine in the process, which ends with it."""
+        task: asyncio.Task[None] = self.loop.create_task(work, name=name)
+        self._tasks[task] = None
+        task.add_done_callback(self._forget_task)
+        return task
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(task, None)
+
+    def cancel_tasks(self) -> None:
+        """Cancel what runs in the process, except the present task."""
+        current = asyncio.current_task(self.loop)
+        tasks, self._tasks = self._tasks, {}
+        for task in tasks:
+            if task is not current:
+                task.cancel()
 
     def run(self, action: Callable[[Any], Any], argument: object) -> None:
         """Run the action now, or when the host thaws."""

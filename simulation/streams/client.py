@@ -97,7 +97,6 @@ class StreamsClientHost(Host):
         self.refused = False
         """True if the group refused a member of this process for good, as it would one of the next."""
         self._batches = 0
-        self._tasks: dict[asyncio.Task[None], None] = {}
         self.directory = NoDirectory()
 
     @property
@@ -244,19 +243,9 @@ class StreamsClientHost(Host):
             member.abandon()
         self._tell_of_members("crash")
         self.world.network.forget(self)
-        tasks, self._tasks = self._tasks, {}
-        for task in tasks:
-            if task is not asyncio.current_task(self.loop):
-                task.cancel()
+        self.cancel_tasks()
 
     # -- a runtime for the engine ------------------------------------------------------------------------
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run something in the process, which ends with it."""
-        task: asyncio.Task[None] = self.loop.create_task(work, name=name)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
-        return task
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass on this host: at least a microsecond, since a caller that looks again needs a later

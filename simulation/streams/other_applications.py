@@ -7,7 +7,6 @@ life that the network or the coordinator disturbs is not judged any further.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,7 +59,6 @@ class OtherApplications(Host):
         self.coordinator_changes = 0
         """Number of times that a coordinator's host changed: a new coordinator restarts all timeouts."""
         self._number = 0
-        self._tasks: set[asyncio.Task[None]] = set()
 
     def visit(self, number: int) -> None:
         """Start one more application; `number` draws its topology."""
@@ -71,9 +69,7 @@ class OtherApplications(Host):
         one, other = topics
         cases = foreign_topologies(prefix, (one.name, one.partitions), (other.name, other.partitions))
         life = _Life(self, prefix, cases[number % len(cases)], other.name)
-        task = self.loop.create_task(self._live(life))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self.spawn(self._live(life))
 
     async def _live(self, life: _Life) -> None:
         try:
@@ -90,8 +86,7 @@ class OtherApplications(Host):
         """End the process at the end of the run."""
         self.end()
         self._world.network.forget(self)
-        for task in self._tasks:
-            task.cancel()
+        self.cancel_tasks()
 
     def connected(self) -> SimulatedTransport:
         """Return connections of one application's own: no other one finds the coordinator for it."""
