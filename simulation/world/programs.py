@@ -115,7 +115,7 @@ class Program:
         lasts_us = None if seconds is None else round(duration("freeze", seconds) * 1e6)
         self.freeze_process()
         if lasts_us is not None:
-            self._loop.schedule(self._loop.now_us + lasts_us, self._thaw_of, self.generation)
+            self._after(lasts_us, self.thaw_process)
 
     def thaw(self) -> None:
         """Resume it."""
@@ -269,22 +269,23 @@ class Program:
             self._tell("thaw")
         self.host.hindered_us = self._loop.now_us
         # Not within the step of a test: asyncio does not run one task inside of another.
-        self._loop.schedule(self._loop.now_us, self._thawed, self.generation)
+        self._after(0, self.host.thaw)
 
-    def _thawed(self, generation: int) -> None:
-        if generation == self.generation:
-            self.host.thaw()
+    def _after(self, wait_us: int, call: Callable[[], None]) -> None:
+        """Call then, unless the program was started anew."""
 
-    def _thaw_of(self, generation: int) -> None:
-        if generation == self.generation:
-            self.thaw_process()
+        def later(generation: int) -> None:
+            if generation == self.generation:
+                call()
+
+        self._loop.schedule(self._loop.now_us + wait_us, later, self.generation)
 
     def slow_callback(self, lasts_us: int) -> None:
         """Let its next rebalance callback take that long, and meanwhile each callback of its loop compute."""
         if self.process is not None:
             self.process.callback_takes_us = lasts_us
         self.host.slow(SLOW_CALLBACK_US)
-        self._loop.schedule(self._loop.now_us + lasts_us, self._fast_again, self.generation)
+        self._after(lasts_us, lambda: self.host.slow(0))
 
     def fail_callback(self) -> None:
         """Let its next rebalance callback raise."""
@@ -295,10 +296,6 @@ class Program:
         """Let it work on what it has read until then, before it polls again."""
         if self.process is not None:
             self.process.busy_until_us = until_us
-
-    def _fast_again(self, generation: int) -> None:
-        if generation == self.generation:
-            self.host.slow(0)
 
     def _tell(self, what: str, detail: str = "") -> None:
         self._world.tell_program(self, what, detail)

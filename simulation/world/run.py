@@ -121,11 +121,6 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.violations[0].invariant if self.violations else None
 
 
-def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
-    """Return the faults that the seed draws."""
-    return draw(settings.scenario, Draws(seed), 0)
-
-
 def run_world(
     function: WorldTest,
     settings: WorldSettings,
@@ -144,7 +139,7 @@ def run_world(
     the trace. Without `logs` nothing is logged meanwhile. With `watch` the result has what helps to compare
     it with another run of the seed. If it `is_last`, the process ends afterwards, so nothing is taken down.
     """
-    chosen = plan_of_world(settings, seed) if plan is None else plan
+    chosen = draw(settings.scenario, Draws(seed), 0) if plan is None else plan
     with _quiet(logs=logs), _collected_by_hand(is_last=is_last), own_folder():
         run = _Run(function, settings, chosen, Draws(seed))
         run.world.shows_logs = logs

@@ -100,10 +100,6 @@ class Settling:
         behind = (any(self._uncommitted(each)) for each in self._world.group_ids())
         return not self._unstable() and not any(behind)
 
-    def _lag(self, group_id: str) -> int:
-        """Return how many records the members of a group have not committed."""
-        return sum(1 for _ in self._uncommitted(group_id))
-
     def _uncommitted(self, group_id: str) -> Iterator[tuple[TopicPartition, int]]:
         """Yield the places of records that the members of a group have not committed."""
         offsets = self._world.offsets_of(group_id)
@@ -121,7 +117,7 @@ class Settling:
         parts += [
             f"group {each} has not committed {lag} records"
             for each in self._world.group_ids()
-            if (lag := self._lag(each))
+            if (lag := sum(1 for _ in self._uncommitted(each)))
         ]
         ended = [each for each in self._world.programs.values() if each.error is not None]
         errors = [f"{each.name}: {each.error!r}" for each in ended]
