@@ -90,8 +90,16 @@ class Reader:
         wait_until(enough, seconds, self.consumer.assignment)
 
 
-@pytest.mark.long
-async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installation: Installation) -> None:
+def unpacked_libraries(pid: int) -> list[Path]:
+    """The native libraries that a node has unpacked from Kafka's jars; none where they can't be seen."""
+    seen = Path(f"/proc/{pid}/maps")
+    mapped = {line.split()[-1] for line in seen.read_text().splitlines()} if seen.exists() else set()
+    return [Path(each) for each in mapped if "lz4-java" in each or "snappyjava" in each]
+
+
+async def test_one_node_serves_kip_848_survives_being_killed_and_leaves_no_file(
+    kafka_installation: Installation,
+) -> None:
     async with RealCluster() as cluster:
         servers = cluster.bootstrap_servers
         process = cluster.state.nodes[0].process
@@ -105,7 +113,8 @@ async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installat
         assert cluster.features == before.features
 
         admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
-        await asyncio.to_thread(admin.create_topics([NewTopic("orders", 6)])["orders"].result, 20)
+        compressed = NewTopic("orders", 6, config={"compression.type": "lz4"})
+        await asyncio.to_thread(admin.create_topics([compressed])["orders"].result, 20)
         reader = Reader(servers)
         try:
             await asyncio.to_thread(produce, servers, ["a", "b"])
@@ -127,29 +136,14 @@ async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installat
             assert (await examine(servers, seconds=30)).features == before.features
             await asyncio.to_thread(produce, servers, ["c"])
             assert await asyncio.to_thread(reader.reads, {"a", "b", "c"}, 60) == {"a", "b", "c"}
+            process = cluster.state.nodes[0].process
+            assert process is not None
+            unpacked = unpacked_libraries(process.pid)
+            assert unpacked or sys.platform != "linux"
         finally:
             await asyncio.to_thread(reader.consumer.close)
         stopped = time.monotonic()
     assert time.monotonic() - stopped < 30
+    assert [path for path in unpacked if path.exists()] == []
     with pytest.raises(EnvironmentLacks):
         await examine(servers)
-
-
-def unpacked_libraries(pid: int) -> list[Path]:
-    """The native libraries that a node has unpacked from Kafka's jars; none where they can't be seen."""
-    seen = Path(f"/proc/{pid}/maps")
-    mapped = {line.split()[-1] for line in seen.read_text().splitlines()} if seen.exists() else set()
-    return [Path(each) for each in mapped if "lz4-java" in each or "snappyjava" in each]
-
-
-async def test_what_a_node_unpacks_goes_with_it(kafka_installation: Installation) -> None:
-    async with RealCluster() as cluster:
-        process = cluster.state.nodes[0].process
-        assert process is not None
-        admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})
-        compressed = NewTopic("orders", 1, config={"compression.type": "lz4"})
-        await asyncio.to_thread(admin.create_topics([compressed])["orders"].result, 20)
-        await asyncio.to_thread(produce, cluster.bootstrap_servers, ["a"])
-        unpacked = unpacked_libraries(process.pid)
-        assert unpacked or sys.platform != "linux"
-    assert [path for path in unpacked if path.exists()] == []
