@@ -1,7 +1,7 @@
 """Processes from which those of programs are forked, with the programs' modules loaded.
 
 The first one is forked or started before a test is loaded, so it has none of the test's modules. For each
-program that is given by its name it forks a template, which imports the program's module. If the import
+module that programs are given from it forks a template, which imports the module. If the import
 depends on more than code (the clock, randomness, files, the network), the template imports only the
 libraries, and each process imports the program anew.
 """
@@ -39,6 +39,8 @@ from fencepost.simulation.world.shaking import shake
 _ARGUMENT: Final = "--serve"
 _FD: Final = 0
 _MOST_TEMPLATES: Final = 16
+_ANY: Final = "*"
+"""The attribute of a template: programs of one module share it."""
 _IMPORT_CPU_S: Final = 30.0
 LOOK_S: Final = 4
 """The interval in which the world looks at a silent process, in seconds of the machine."""
@@ -173,26 +175,27 @@ def _serve_and_end(sock: Any) -> None:
 
 
 def _serve(sock: Any) -> None:
-    """Give each request to the template of its program."""
+    """Give each request to the template of its program's module."""
     templates: dict[ProgramSpec, Any] = {}
     while True:
         spec, birth = wire.read(sock.fileno())
-        if spec not in templates:
+        shared = msgspec.structs.replace(spec, attribute=_ANY if spec.attribute else "")
+        if shared not in templates:
             if len(templates) == _MOST_TEMPLATES:
                 templates.pop(next(iter(templates))).close()  # which ends it
             place = import_folder(birth.folder, spec.folder)
-            templates[spec] = _template(spec, place, [sock, *templates.values()])
+            templates[shared] = _template(shared, place, [sock, *templates.values()])
         fd = wire.take(sock)  # only now: a template would keep it open
         try:
-            wire.write(templates[spec].fileno(), birth)
-            wire.pass_on(templates[spec], fd)
+            wire.write(templates[shared].fileno(), (spec.attribute, birth))
+            wire.pass_on(templates[shared], fd)
         except OSError:  # it has died
-            templates.pop(spec).close()
+            templates.pop(shared).close()
         os.close(fd)
 
 
 def _template(spec: ProgramSpec, place: str, others: Sequence[Any]) -> Any:
-    """Fork the template of a program, and return the way to it."""
+    """Fork the template of a module, and return the way to it."""
     way, found = _fork_template(spec, place, others, libraries=None)
     if found is None:
         return way
@@ -261,11 +264,11 @@ def _be_template(spec: ProgramSpec, place: str, sock: Any, libraries: tuple[str,
         gc.collect()
         gc.freeze()
         while True:
-            birth = wire.read(sock.fileno())
+            attribute, birth = wire.read(sock.fileno())
             fd = wire.take(sock)
             if _Originals.fork() == 0:
                 sock.close()
-                _live(spec, birth, machine, fd, why)
+                _live(msgspec.structs.replace(spec, attribute=attribute), birth, machine, fd, why)
             os.close(fd)
 
 
