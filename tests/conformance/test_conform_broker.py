@@ -50,7 +50,7 @@ async def test_no_answer_differs() -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("kafka_installation")
 async def test_no_answer_differs_with_stock_settings() -> None:
-    report = await judged("stock", 800)
+    report = await judged("stock", 400)
     assert report.differences == []
     verdicts = {rule.rule: rule.verdict for rule in report.rules}
     assert (
@@ -63,7 +63,7 @@ async def test_no_answer_differs_with_stock_settings() -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("newest_kafka_installation")
 async def test_no_answer_of_the_newest_kafka_differs() -> None:
-    report = await judged("fast", REQUESTS, NEWEST_KAFKA)
+    report = await judged("fast", 1_000, NEWEST_KAFKA)
     assert report.differences == []
     verdicts = {rule.rule: rule.verdict for rule in report.rules}
     assert verdicts["regex.resolution"] == verdicts["describe.state.Empty"] == "pass"

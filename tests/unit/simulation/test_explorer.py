@@ -147,7 +147,7 @@ WITHOUT_FAILOVER = tuple(kind for kind in USUAL_FAULTS if kind != "failover")
         pytest.param(1, 2, 1, WITHOUT_FAILOVER, True, marks=pytest.mark.long),
         pytest.param(1, 1, 2, ("breaks", "stalls"), False, marks=pytest.mark.long),
         (2, 1, 1, ("crashes", "expires"), False),
-        pytest.param(2, 1, 2, ("crashes", "breaks"), False, marks=pytest.mark.long),
+        pytest.param(2, 1, 1, ("breaks", "stalls"), False, marks=pytest.mark.long),
         pytest.param(2, 1, 1, ("unsubscribes", "closes"), False, marks=pytest.mark.long),
     ],
 )
