@@ -25,6 +25,7 @@ from fencepost.simulation.cli.campaign import show_campaign
 from fencepost.simulation.java import find_java_home
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.campaign import CampaignResult, Lost, LostExecutor
+from fencepost.simulation.pipeline.class_archive import class_archive
 from fencepost.simulation.pipeline.session import SHORT_JOBS
 from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
 from fencepost.simulation.pipeline.traces import KEPT
@@ -67,6 +68,8 @@ def daemon(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": SHORT_JOBS,
     }
+    if (archive := class_archive()) is not None and archive.path.is_file():
+        environment |= archive.environment  # executors are started with it, too
     command = [str(SPARK_HOME / "bin/spark-class"), *words, "--host", "127.0.0.1", "--webui-port", "0"]
     with (
         log.open("wb") as output,
@@ -93,22 +96,37 @@ def tasks_begun(folder: Path) -> int:
     return sum(log.read_text(errors="replace").count("Running task") for log in logs)
 
 
-def two_workers(tmp_path: Path, stack: contextlib.ExitStack) -> tuple[str, subprocess.Popen[bytes]]:
-    """Start a master and two workers, a and b, of one core each; return the address, and a."""
-    master, log = stack.enter_context(daemon(tmp_path / "m", "org.apache.spark.deploy.master.Master"))
-    url = said(log, r"Starting Spark master at (spark://\S+)", master)
-    workers = []
-    for name in ("a", "b"):
-        worker, log = stack.enter_context(
+class Cluster:
+    """A master, and workers of one core each."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._count = 0
+        master, log = stack.enter_context(daemon(folder / "m", "org.apache.spark.deploy.master.Master"))
+        self.url = said(log, r"Starting Spark master at (spark://\S+)", master)
+        self.add_worker()
+
+    def add_worker(self) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start one, and return it with its folder."""
+        self._count += 1
+        folder = self._folder / str(self._count)
+        worker, log = self._stack.enter_context(
             daemon(
-                tmp_path / name,
-                *("org.apache.spark.deploy.worker.Worker", url, "--cores", "1", "--memory", "1g"),
-                *("--work-dir", str(tmp_path / name)),
+                folder,
+                *("org.apache.spark.deploy.worker.Worker", self.url, "--cores", "1", "--memory", "1g"),
+                *("--work-dir", str(folder)),
             )
         )
         said(log, r"(Successfully registered) with master", worker)
-        workers.append(worker)
-    return url, workers[0]
+        return worker, folder
+
+
+@pytest.fixture(scope="module")
+def one_worker(processes: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with one worker, to which each test adds the one that it kills."""
+    with contextlib.ExitStack() as stack:
+        yield Cluster(tmp_path_factory.mktemp("spark"), stack)
 
 
 ON_THIS_PYTHON = {
@@ -118,17 +136,19 @@ ON_THIS_PYTHON = {
 }
 
 
-@pytest.mark.processes
 @pytest.mark.real
 @pytest.mark.timeout(600)
-def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_killed(tmp_path: Path) -> None:
+def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_killed(
+    one_worker: Cluster, tmp_path: Path
+) -> None:
     bare = tmp_path / "python"
     venv.create(bare, symlinks=True)
     assert subprocess.call([bare / "bin/python", "-c", "import msgspec"], stderr=subprocess.DEVNULL) == 1
-    out, seeds = tmp_path / "out", 200
+    out, seeds = tmp_path / "out", 100
+    worker, folder = one_worker.add_worker()
     with contextlib.ExitStack() as stack:
-        url, worker = two_workers(tmp_path, stack)
-        command = [sys.executable, "-m", "fencepost.simulation", "campaign", "steady", "--master", url]
+        command = [sys.executable, "-m", "fencepost.simulation", "campaign", "steady"]
+        command += ["--master", one_worker.url]
         command += ["--seeds", str(seeds), "--grid", "duration=150s", "--traces", "none"]
         campaign = stack.enter_context(
             subprocess.Popen(
@@ -141,8 +161,8 @@ def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_k
         )
         stack.callback(campaign.kill)
         until(lambda: any((out / "runs").glob("*.parquet")), campaign)
-        begun = tasks_begun(tmp_path / "a")
-        until(lambda: tasks_begun(tmp_path / "a") > begun, campaign)
+        begun = tasks_begun(folder)
+        until(lambda: tasks_begun(folder) > begun, campaign)
         worker.kill()
         printed, errors = campaign.communicate(timeout=200)
     assert campaign.returncode == 0, errors
@@ -150,8 +170,8 @@ def test_a_campaign_on_executors_that_have_nothing_of_ours_and_of_which_one_is_k
     assert runs.column("seed").to_pylist() == list(range(seeds))
     scenario = load("steady", duration="150s")
     assert runs.column("digest").to_pylist()[:8] == [run(scenario, seed).digest for seed in range(8)]
-    for name in ("a", "b"):
-        assert any((tmp_path / name).glob("app-*/*/fencepost-libraries/msgspec/__init__.py"))
+    for each in (folder, folder.parent / "1"):
+        assert any(each.glob("app-*/*/fencepost-libraries/msgspec/__init__.py"))
     lost = json.loads(printed)["lost"]
     assert len(lost["executors"]) == 1
     assert lost["executors"][0]["host"] == "127.0.0.1"
@@ -173,20 +193,20 @@ print(json.dumps(analyze(sys.argv[1], master=sys.argv[2])))
 @pytest.mark.real
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("default")
-def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_analysis_that_loses_a_worker_has_the_same_tables(one_worker: Cluster, tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     traces.mkdir()
     for seed in range(12):
         path = traces / f"run-{seed}.parquet"
         with ParquetTrace(path, path.stem) as trace:
             run(load("rolling-deploy"), seed % 2, trace=trace)
-    expected = analyze(traces)
+    expected = analyze(traces, tables="driver")
     shutil.rmtree(traces / KEPT)
+    worker, folder = one_worker.add_worker()
     with contextlib.ExitStack() as stack:
-        url, worker = two_workers(tmp_path, stack)
         analysis = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-c", ANALYSIS, str(traces), url],
+                [sys.executable, "-c", ANALYSIS, str(traces), one_worker.url],
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -195,8 +215,8 @@ def test_an_analysis_that_loses_a_worker_has_the_same_tables(spark: SparkSession
         )
         stack.callback(analysis.kill)
         until(lambda: any((traces / KEPT).glob("*.parquet")), analysis)
-        begun = tasks_begun(tmp_path / "a")
-        until(lambda: tasks_begun(tmp_path / "a") > begun, analysis)
+        begun = tasks_begun(folder)
+        until(lambda: tasks_begun(folder) > begun, analysis)
         worker.kill()
         printed, errors = analysis.communicate(timeout=3 * SECONDS)
     assert analysis.returncode == 0, errors

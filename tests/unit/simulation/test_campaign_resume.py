@@ -20,7 +20,7 @@ from fencepost.simulation.pipeline.output import CampaignDirectory, writing
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import cells_of
 
-SEEDS = 6
+SEEDS = 3
 SECONDS = 120
 
 
