@@ -31,10 +31,15 @@ def table_of(rows: Iterable[Row]) -> pa.Table:
     return pa.Table.from_batches(trace.batches)
 
 
-def compare_views(table: pa.Table) -> dict[str, int]:
-    """Assert that both find the same in the rows of one run; return the number of rows by view."""
-    rows = table.to_pylist()
-    told = told_by(rows)
+def compare_views(
+    table: pa.Table, rows: list[dict[str, Any]] | None = None, told: Told | None = None
+) -> dict[str, int]:
+    """Assert that both find the same in the rows of one run; return the number of rows by view.
+
+    `rows` are those of the table, and `told` is what they tell, if that is known.
+    """
+    rows = table.to_pylist() if rows is None else rows
+    told = told_by(rows) if told is None else told
     with rows_of_task() as connection:
         take_rows(connection, table.to_reader())
         views = RunViews(connection)
