@@ -57,6 +57,10 @@ class TopicReference(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     topic_id: TopicId | None = None
 
+    def refused(self, code: ErrorCode) -> TopicMetadata:
+        """Return the description that has only this error."""
+        return TopicMetadata(name=self.name, topic_id=self.topic_id, error_code=code)
+
 
 class MetadataRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Asks for brokers and topics; `topics` None means all topics."""

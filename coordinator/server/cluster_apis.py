@@ -58,7 +58,8 @@ def metadata(
             yield 1 + topic.partitions
         topics = tuple(found)
     elif any(_is_senseless(each, asked.context.api_version) for each in request.topics):
-        return _senseless(request.topics)
+        topics = tuple(each.refused(ErrorCode.INVALID_REQUEST) for each in request.topics)
+        return cluster.MetadataResponse(topics=topics)
     else:
         create = services.new_topics.auto_create_topics_enable and request.allow_auto_topic_creation
         # If the request has a topic by id, topics by name are left out.
@@ -86,16 +87,6 @@ def _is_senseless(topic: cluster.TopicReference, api_version: int) -> bool:
     """Return true if the reference is not valid in this version. Versions 10 and 11 have ids, but look up
     names only."""
     return topic.topic_id is not None if topic.name is not None else api_version < _BY_ID_FROM
-
-
-def _senseless(topics: tuple[cluster.TopicReference, ...]) -> cluster.MetadataResponse:
-    """Return an error for all topics of a request, because one reference is not valid."""
-    code = ErrorCode.INVALID_REQUEST
-    return cluster.MetadataResponse(
-        topics=tuple(
-            cluster.TopicMetadata(name=one.name, topic_id=one.topic_id, error_code=code) for one in topics
-        )
-    )
 
 
 def _listener_found(topic: cluster.TopicMetadata, instead: ErrorCode) -> cluster.TopicMetadata:
@@ -137,7 +128,7 @@ def _wanted(services: Services, reference: cluster.TopicReference, create: bool)
                     )
         return _described(services, services.cluster.find(reference.name, reference.topic_id))
     except ProtocolError as error:
-        return cluster.TopicMetadata(name=reference.name, topic_id=reference.topic_id, error_code=error.code)
+        return reference.refused(error.code)
 
 
 def _create(services: Services, name: str) -> None:

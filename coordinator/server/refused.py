@@ -126,9 +126,8 @@ def refusal_of(
     failure = _Failure(code, version, at_top is False)
     if isinstance(request, cluster.MetadataRequest):
         if _is_of_all_metadata(version, code):
-            named = request.topics or ()
-            topics = (TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in named)
-            return cluster.MetadataResponse(topics=tuple(topics), error_code=code)
+            topics = tuple(each.refused(code) for each in request.topics or ())
+            return cluster.MetadataResponse(topics=topics, error_code=code)
         told = describe(msgspec.structs.replace(request, allow_auto_topic_creation=False))
         reply = _spoiled_in_time(told, code)
     elif isinstance(request, cluster.DescribeTopicPartitionsRequest):

@@ -418,13 +418,10 @@ class _Guard:
                 cluster.TopicReference(name=each) if isinstance(each, str) else each
                 for each in request.topics or ()
             )
-            topics = (
-                cluster.TopicMetadata(name=each.name, topic_id=each.topic_id, error_code=code)
-                for each in references
-            )
+            topics = tuple(each.refused(code) for each in references)
             if isinstance(request, cluster.DescribeTopicPartitionsRequest):
-                return cluster.DescribeTopicPartitionsResponse(topics=tuple(topics))
-            return cluster.MetadataResponse(topics=tuple(topics))
+                return cluster.DescribeTopicPartitionsResponse(topics=topics)
+            return cluster.MetadataResponse(topics=topics)
         return refused(self._handler, self._services, request, self._asked, code, or_empty=True)
 
     # -- what a client sees -----------------------------------------------------------------------------
