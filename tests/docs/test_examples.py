@@ -44,7 +44,7 @@ SHORTER = {
     "seeds=20": "seeds=[7]",
     "seeds=10": "seeds=2",
     "seeds=2,": "seeds=1,",
-    "--duration 30s\n": "--duration 30s --nodes 1\n",
+    "churn --seed 1 --duration 30s\n": "churn --seed 1 --duration 30s --nodes 1\n",
     "on 3 brokers (jvm)": "on one broker (jvm)",
 }
 """Words on a page, and those that show the same sooner: the seed that fails there, one or two, one broker."""
