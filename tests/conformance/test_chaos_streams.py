@@ -10,7 +10,8 @@ import pytest
 from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.trace.schema import RowKind
+from tests.unit.simulation.kept_rows import KeptRows
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -73,17 +74,10 @@ def scenario(text: str, protocol: str = "streams") -> StreamsScenario:
     return made
 
 
-class Rows(list[Row]):
-    """Keeps a trace."""
-
-    def write(self, rows: Any, /) -> None:
-        self.extend(Row(*row) for row in rows)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("protocol", ["streams", "classic"])
 async def test_every_answer_ends_as_it_should_on_kafka(cluster: Any, protocol: str) -> None:
-    rows = Rows()
+    rows = KeptRows()
     result = await run_real(
         scenario(FAILURES + SHUTDOWN, protocol),
         3,

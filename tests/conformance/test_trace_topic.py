@@ -18,9 +18,9 @@ from fencepost.simulation.cli.entry import main
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode
-from fencepost.simulation.trace.rows import RowBatch
 from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.trace.topic import TopicWriter, TraceTopic
+from tests.unit.simulation.kept_rows import KeptRows
 
 pytestmark = pytest.mark.real
 
@@ -83,13 +83,8 @@ async def test_a_cluster_that_traces_itself_leaves_out_who_reads_the_trace() -> 
 
 
 def test_a_simulated_run_is_written_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    kept: list[Row] = []
-
-    class Kept:
-        def write(self, rows: RowBatch, /) -> None:
-            kept.extend(rows)
-
-    run(load("steady", duration="1m"), 1, trace=Kept())
+    kept = KeptRows()
+    run(load("steady", duration="1m"), 1, trace=kept)
     with EmbeddedKafka(topics={"traces": 1}) as kafka:
         place = f"{kafka.bootstrap_servers}/traces"
         assert main(["simulate", "steady", "--duration", "1m", "--trace-topic", place]) == 0

@@ -11,7 +11,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load, loads
-from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.kept_rows import KeptRows
 
 CALM = """
 duration = "4m"
@@ -31,10 +31,7 @@ records_per_second = 8
 DEPLOY = CALM + '[[steps]]\nkind = "rolling-restart"\nat = "25%"\nover = "40%"\n'
 
 
-class Rows(list):
-    def write(self, rows, /):
-        self.extend(Row(*row) for row in rows)
-
+class Rows(KeptRows):
     def of(self, kind, detail=None):
         """`detail` may be the first word alone: sizes may follow it."""
         return [

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import pytest
 
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load, loads
 from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.kept_rows import KeptRows
 
 SECOND = 1_000_000
 BASE = """
@@ -28,20 +28,17 @@ records_per_second = 6
 """
 
 
-class Trace:
+class Trace(KeptRows):
     def __init__(self, text: str, *overrides: str) -> None:
-        self.rows: list[Row] = []
+        super().__init__()
         self.result = run(loads(BASE + text, overrides=overrides), 1, trace=self)
         assert self.result.violations == []
         assert self.result.converged
 
-    def write(self, rows: Sequence[Row], /) -> None:
-        self.rows += [Row(*row) for row in rows]
-
     def of(self, kind: str, actor: str | None = None, detail: str | None = None) -> list[Row]:
         return [
             row
-            for row in self.rows
+            for row in self
             if row.kind == kind and actor in (None, row.actor) and detail in (None, row.detail)
         ]
 

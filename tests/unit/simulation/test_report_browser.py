@@ -25,6 +25,7 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.schema import Row
 from tests.browsing import PATIENCE_MS, chromium, expect, expect_text, needs_chromium
+from tests.unit.simulation.kept_rows import KeptRows
 
 WIDTH = 1300
 
@@ -57,14 +58,6 @@ def opened(browser: Any) -> Iterator[Any]:
     yield open_page
     context.close()
     assert said == []
-
-
-class Rows:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Any, /) -> None:
-        self.rows.extend(rows)
 
 
 def a_row(seq: int, t_ms: int, actor: str, kind: str, **more: Any) -> Row:
@@ -131,14 +124,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
         whole="E  first line\nE  second line",
     )
     for scenario in WORLDS:
-        rows = Rows()
+        rows = KeptRows()
         result = run(load_any(scenario), 3, trace=rows)
-        render_run_report(result, rows.rows, folder / f"{scenario}.html", facts=run_facts(result))
+        render_run_report(result, rows, folder / f"{scenario}.html", facts=run_facts(result))
     for scenario in FENCED:
-        rows = Rows()
+        rows = KeptRows()
         result = run(load_any(scenario), 5, trace=rows)
         assert result.violations == []
-        render_run_report(result, rows.rows, folder / f"{scenario}-5.html", facts=run_facts(result))
+        render_run_report(result, rows, folder / f"{scenario}-5.html", facts=run_facts(result))
     render_campaign_report(campaign(), folder / "campaign.html")
     return folder
 
@@ -314,7 +307,7 @@ COLOURS_DRAWN = """() => {
 
 
 def table_rows(name: str, **values: list[Any]) -> list[dict[str, Any]]:
-    """Rows of a table as the analyses declare it; columns without values are empty."""
+    """KeptRows of a table as the analyses declare it; columns without values are empty."""
     empty = {column.name: None for column in TABLES[name].columns}
     return [empty | dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 

@@ -30,6 +30,7 @@ from fencepost.simulation.report.timeline import clock_cuts, encode_run, partiti
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.kept_rows import KeptRows
 
 HOSTILE = "</script><img src=//evil.example/x onerror=alert(1)>\x1b[31m\u202e\u2028"
 SHOWN = HOSTILE.encode("unicode_escape").decode()
@@ -70,18 +71,10 @@ class Page(HTMLParser):
         return gzip.decompress(base64.b64decode(self.scripts[name])).decode()
 
 
-class Rows:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Any, /) -> None:
-        self.rows.extend(rows)
-
-
 @pytest.fixture(scope="module")
 def traced() -> tuple[RunResult, list[Row]]:
-    rows = Rows()
-    return run(load("rolling-deploy"), 3, trace=rows), rows.rows
+    rows = KeptRows()
+    return run(load("rolling-deploy"), 3, trace=rows), rows
 
 
 def report_input(**changes: Any) -> ReportInput:

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -18,20 +17,10 @@ from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
 from tests.unit.simulation.analyses import plain_views
+from tests.unit.simulation.kept_rows import KeptRows
 
 NAMES = [entry.name for entry in library() if entry.protocol == "consumer"]
 SMALL = 'duration = "2m"\nquiet = "1m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\npartitions = 6\n'
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        self.rows.extend(rows)
-
-    def kinds(self) -> set[str]:
-        return {row[5] for row in self.rows}
 
 
 def test_who_awaits_runs_it_in_a_thread():
@@ -72,9 +61,9 @@ def test_equal_seeds_give_equal_runs_and_others_do_not():
 
 @pytest.mark.parametrize("name", ["regex-subscriptions", "rolling-deploy", "swarm"])
 def test_rebalances_are_counted_as_the_analyses_count_them(name):
-    kept = Kept()
+    kept = KeptRows()
     result = run(load(name), 2, trace=kept)
-    rows = [dict(zip(COLUMNS, ("", *row), strict=True)) for row in kept.rows]
+    rows = [dict(zip(COLUMNS, ("", *row), strict=True)) for row in kept]
     spans = plain_views.rebalances(rows)
     ended = sum(settled == "Stable" and not forms for _, _, _, settled, *_, forms in spans)
     assert any(forms for *_, forms in spans)
@@ -82,13 +71,13 @@ def test_rebalances_are_counted_as_the_analyses_count_them(name):
 
 
 def test_the_trace_tells_all_kinds_of_events():
-    kept = Kept()
+    kept = KeptRows()
     seeds = {"swarm": 3, "lossy-network": 0, "growing-topics": 0, "crash-and-return": 0, "operators": 0}
     for name, seed in (*seeds.items(), ("transactions", 0)):
         run(load(name), seed, trace=kept)
     run(load_any("sac-node-failures"), 0, trace=kept)
     of_streams = {"client.state", "thread.state", "thread.failed"}
-    assert {kind.value for kind in RowKind} - kept.kinds() <= {
+    assert {kind.value for kind in RowKind} - {row.kind for row in kept} <= {
         RowKind.VIOLATION.value,
         RowKind.TEST.value,
         *of_streams,
@@ -96,9 +85,9 @@ def test_the_trace_tells_all_kinds_of_events():
 
 
 def test_the_trace_has_what_analyses_need():
-    kept = Kept()
+    kept = KeptRows()
     run(loads(SMALL), 1, trace=kept)
-    rows = [Row(*row) for row in kept.rows]
+    rows = [Row(*row) for row in kept]
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
     assert [row.t_us for row in rows] == sorted(row.t_us for row in rows)
     assert (rows[0].kind, rows[0].detail, rows[-1].kind) == ("run.start", "scenario 1 3", "run.end")
@@ -117,21 +106,21 @@ def test_a_plan_takes_the_place_of_what_the_seed_draws():
     assert drawn.entries
     calm = msgspec.structs.replace(drawn, entries=())
     assert run(scenario, 1, plan=drawn).digest == run(scenario, 1).digest
-    kept = Kept()
+    kept = KeptRows()
     run(scenario, 1, plan=calm, trace=kept)
-    assert "fault" not in kept.kinds()
+    assert "fault" not in {row.kind for row in kept}
 
 
 def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
     scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
     drawn: Draw = draw(scenario, Draws(1), 60_000_000)
     shorter = msgspec.structs.replace(drawn, entries=drawn.entries[:-1])
-    kept = [Kept(), Kept()]
+    kept = [KeptRows(), KeptRows()]
     for plan, sink in zip((drawn, shorter), kept, strict=True):
         run(scenario, 1, plan=plan, trace=sink)
-    before = [[row for row in sink.rows if row[1] < drawn.entries[-1].at_us] for sink in kept]
+    before = [[row for row in sink if row[1] < drawn.entries[-1].at_us] for sink in kept]
     assert before[0] == before[1]
-    assert kept[0].rows != kept[1].rows
+    assert kept[0] != kept[1]
 
 
 def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
@@ -140,10 +129,10 @@ def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
     plan = draw(scenario, draws, scenario.quiet_us)
     entries = tuple(entry for entry in plan.entries if entry.kind is not PlanKind.DELETE_TOPIC)
     assert len(entries) < len(plan.entries)
-    kept = Kept()
+    kept = KeptRows()
     result = run(scenario, 3, plan=msgspec.structs.replace(plan, entries=entries), trace=kept)
     assert result.violations == []
-    told = [Row(*row) for row in kept.rows if row[5] == RowKind.TOPIC]
+    told = [Row(*row) for row in kept if row[5] == RowKind.TOPIC]
     created = [row.actor for row in told if row.detail.startswith("created")]
     assert sorted(created) == ["orders", "payments", "refunds"]
 
@@ -178,7 +167,7 @@ def test_a_finding_is_in_the_result_and_in_the_trace():
         def on_faults_end(self, now_us: int) -> None:
             self._report("one-owner", "two of them")
 
-    kept = Kept()
+    kept = KeptRows()
     result = run(loads(SMALL), 1, judges=[Fussy()], trace=kept)
     (violation,) = result.violations
     assert (violation.invariant, violation.t_us, violation.message) == (
@@ -186,7 +175,7 @@ def test_a_finding_is_in_the_result_and_in_the_trace():
         60_000_000,
         "two of them",
     )
-    row = next(Row(*row) for row in kept.rows if row[5] == "violation")
+    row = next(Row(*row) for row in kept if row[5] == "violation")
     assert (row.error, row.detail) == ("one-owner", "two of them")
 
 

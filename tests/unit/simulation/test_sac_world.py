@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -20,7 +20,7 @@ from fencepost.simulation.sac.world import SacWorld, prepare
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.kept_rows import KeptRows
 
 SECOND = 1_000_000
 NAMES = [entry.name for entry in library() if entry.protocol == "sac"]
@@ -105,20 +105,17 @@ def scene():
     assert made.world.violations == []
 
 
-class Kept:
+class Kept(KeptRows):
     """A run's trace."""
 
     def __init__(self, text: str) -> None:
-        self.rows: list[Row] = []
+        super().__init__()
         self.result = run(loads(HOSTS + text), 1, trace=self)
         assert self.result.violations == []
         assert self.result.converged
 
-    def write(self, rows: Sequence[Row], /) -> None:
-        self.rows += [Row(*row) for row in rows]
-
     def hosts(self, detail: str) -> list[tuple[str, int]]:
-        found = [row for row in self.rows if (row.kind, row.detail) == ("host", detail)]
+        found = [row for row in self if (row.kind, row.detail) == ("host", detail)]
         return [(row.actor, row.t_us // SECOND) for row in found]
 
 

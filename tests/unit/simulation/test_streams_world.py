@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import statistics
 from collections import Counter
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -21,24 +20,14 @@ from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads
 from fencepost.simulation.streams.member import SimulatedMember
 from fencepost.simulation.streams.members import SimulatedClassicStreamsMember
-from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.trace.schema import RowKind
+from tests.unit.simulation.kept_rows import KeptRows
 
 NAMES = [entry.name for entry in library() if entry.protocol == "streams"]
 
 
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Sequence[Row]) -> None:
-        self.rows += [Row(*row) for row in rows]
-
-    def of(self, kind: RowKind) -> list[Row]:
-        return [row for row in self.rows if row.kind == kind]
-
-
-def played(name: str, seed: int, *overrides: str, duration: str | None = None) -> tuple[RunResult, Kept]:
-    kept = Kept()
+def played(name: str, seed: int, *overrides: str, duration: str | None = None) -> tuple[RunResult, KeptRows]:
+    kept = KeptRows()
     return run(load_any(name, overrides=overrides, duration=duration), seed, trace=kept), kept
 
 
@@ -95,7 +84,7 @@ name = "orders"
         ("freeze", 60, 'lasts = "100s"'),
     ):
         text += f'[[faults]]\nkind = "member-{kind}"\nat = "{at_s}s"\n{lasts}\n'
-    kept = Kept()
+    kept = KeptRows()
     result = run(loads(text), 1, trace=kept)
     assert result.violations == []
     found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(RowKind.HOST)]
@@ -250,7 +239,7 @@ every = "1m"
 response = "REPLACE_THREAD"
 where = "processing"
 """
-    kept = Kept()
+    kept = KeptRows()
     result = run(loads(text), 1, trace=kept, max_events=200_000)
     organic = [row for row in kept.of(RowKind.THREAD_FAILED) if row.detail == "organic"]
     assert len(organic) == 2

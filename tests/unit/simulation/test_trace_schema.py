@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.documents import VERSION, TracedRow, decode
 from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind, kinds_of
+from tests.unit.simulation.kept_rows import KeptRows
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -78,14 +78,6 @@ def test_a_column_that_is_added_to_the_declaration_is_in_every_form(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        self.rows.extend(rows)
-
-
 @pytest.mark.parametrize(
     "scenario",
     [
@@ -98,10 +90,10 @@ class Kept:
     ],
 )
 def test_rows_fill_only_the_columns_that_their_kind_declares(scenario):
-    kept = Kept()
+    kept = KeptRows()
     run(load_any(scenario), 1, trace=kept)
     declared = {column: set(kinds_of(column)) for column in COLUMNS}
-    for row in kept.rows:
+    for row in kept:
         for name in Row._fields[4:]:
             if getattr(row, name) != COLUMNS[name].type.blank:
                 assert RowKind(row.kind) in declared[name], (name, row)  # type: ignore[call-arg]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import statistics
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,17 +34,10 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.scenario import MemberCrash, RollingRestart, Scale
 from fencepost.simulation.trace.schema import Row
+from tests.unit.simulation.kept_rows import KeptRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-class Kept:
-    def __init__(self) -> None:
-        self.rows: list[Row] = []
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        self.rows += [Row(*row) for row in rows]
 
 
 def question(**raw):
@@ -118,12 +110,12 @@ def test_events_become_steps_and_faults():
 
 
 def rows_of(**raw) -> list[Row]:
-    kept = Kept()
+    kept = KeptRows()
     (made,) = scenarios(
         protocol="consumer", static=False, members=3, partitions=9, start_up="3s", **raw
     ).values()
     assert run(made, 1, trace=kept).violations == []
-    return kept.rows
+    return kept
 
 
 @pytest.mark.parametrize("partitions", [3, 30])
@@ -131,10 +123,10 @@ def test_a_batch_takes_its_time_however_many_records_it_has(partitions):
     """And records gather for the time of a poll."""
     times = {"batch": "3s", "poll": "2s", "partitions": partitions}
     (made,) = scenarios(protocol="consumer", static=False, members=3, **times).values()
-    kept = Kept()
+    kept = KeptRows()
     run(made, 1, trace=kept)
     done = sorted(
-        {(each.actor, each.t_us) for each in kept.rows if each.kind == "records" and each.t_us > 30_000_000}
+        {(each.actor, each.t_us) for each in kept if each.kind == "records" and each.t_us > 30_000_000}
     )
     gaps = [later - t for (actor, t), (other, later) in itertools.pairwise(done) if actor == other]
     quick = [gap for gap in gaps if gap < 4_900_000]
@@ -356,9 +348,9 @@ def test_a_crashed_static_member_is_back_by_its_instance_id_only_in_the_classic_
     for protocol in ("classic", "consumer"):
         asked = {"event": "crash", "members": 3, "partitions": 6, "start_up": "10s", "protocol": protocol}
         one, *_ = scenarios(**asked, static=True).values()
-        kept = Kept()
+        kept = KeptRows()
         run(one, 1, trace=kept)
-        rows[protocol] = kept.rows
+        rows[protocol] = kept
     assert {row.detail for row in rows["classic"] if row.kind == "member.removed"} == {"replaced"}
     assert {row.detail for row in rows["consumer"] if row.kind == "member.removed"} == {"session"}
     assert "UNRELEASED_INSTANCE_ID" in {row.error for row in rows["consumer"]}
