@@ -10,17 +10,19 @@ join. Two owners at once are the concern of another invariant, one-claimant.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
+from functools import reduce
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol import consumer, streams
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.judge.base import Finding, Judge, shown
+from fencepost.simulation.judge.consumer_model import held, minus, union
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -30,14 +32,9 @@ _Heartbeat: TypeAlias = consumer.ConsumerGroupHeartbeatRequest | streams.Streams
 _Answer: TypeAlias = consumer.ConsumerGroupHeartbeatResponse | streams.StreamsGroupHeartbeatResponse
 _Member: TypeAlias = ConsumerGroupMember | StreamsGroupMember
 
-_Owned: TypeAlias = Mapping[str, frozenset[int]]
-"""Partition numbers by topic id, or by role and subtopology."""
-
 _REMEMBERED = 8
 """The number of responses that a client may be behind: some may have been lost, and it takes time to follow
 one."""
-_NOTHING: _Owned = {}
-_NONE: frozenset[int] = frozenset()
 
 
 class ObservedClient:
@@ -50,9 +47,9 @@ class ObservedClient:
         self.believed = max(epoch - 1, 0)
         """Up to here the client may have received any epoch, before the first check or too long ago to be
         remembered."""
-        self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
+        self.told: deque[Partitions] = deque(maxlen=_REMEMBERED)
         """The assignments that it received, and has not yet listed as owned."""
-        self.said = _NOTHING
+        self.said = NO_PARTITIONS
         """The partitions that it listed last."""
         self.member = member
         """The coordinator's state of it before the current request."""
@@ -70,13 +67,9 @@ class ObservedClient:
         listed = _listed(request)
         if listed is None:
             return
-        known = (_held(self.member), self.said, *self.told)
-        foreign = {
-            each: tuple(sorted(extra))
-            for each, numbers in listed.items()
-            if isinstance(request, streams.StreamsGroupHeartbeatRequest) or each in topics
-            if (extra := numbers.difference(*(owned.get(each, ()) for owned in known)))
-        }
+        foreign = reduce(minus, (_held(self.member), self.said, *self.told), listed)
+        if not isinstance(request, streams.StreamsGroupHeartbeatRequest):
+            foreign = {topic_id: numbers for topic_id, numbers in foreign.items() if topic_id in topics}
         if foreign:
             yield (
                 "owned-honest",
@@ -107,37 +100,29 @@ class ObservedClient:
             self.epochs.append(answer.member_epoch)
         if isinstance(answer, streams.StreamsGroupHeartbeatResponse):
             if answer.tasks is not None:
-                self.told.append(_by_role(answer.tasks))
+                self.told.append(union(NO_PARTITIONS, _by_role(answer.tasks)))
         elif answer.assignment is not None:
-            self.told.append(_sets(answer.assignment))
+            self.told.append(union(NO_PARTITIONS, answer.assignment))
 
 
-def _listed(request: _Heartbeat) -> _Owned | None:
+def _listed(request: _Heartbeat) -> Partitions | None:
     """Return the partitions that a member lists as owned; None if it lists none."""
     if isinstance(request, streams.StreamsGroupHeartbeatRequest):
-        return None if request.owned is None else _by_role(request.owned)
-    return None if request.topic_partitions is None else _sets(request.topic_partitions)
+        return None if request.owned is None else union(NO_PARTITIONS, _by_role(request.owned))
+    return None if request.topic_partitions is None else union(NO_PARTITIONS, request.topic_partitions)
 
 
-def _held(member: _Member) -> _Owned:
+def _held(member: _Member) -> Partitions:
     """Return the partitions that the coordinator gave a member, and that it has not released."""
     if isinstance(member, StreamsGroupMember):
-        assigned, pending = _by_role(member.assigned), _by_role(member.pending_revocation)
-    else:
-        assigned, pending = _sets(member.assigned), _sets(member.pending_revocation)
-    return {each: assigned.get(each, _NONE) | pending.get(each, _NONE) for each in (*assigned, *pending)}
+        return union(_by_role(member.assigned), _by_role(member.pending_revocation))
+    return held(member)
 
 
-def _sets(partitions: Partitions) -> _Owned:
-    return {each: frozenset(numbers) for each, numbers in partitions.items()}
-
-
-def _by_role(tasks: streams.Tasks) -> _Owned:
+def _by_role(tasks: streams.Tasks) -> Partitions:
     """Return tasks as partitions: the same task in another role is another partition."""
     roles = {"active": tasks.active, "standby": tasks.standby, "warm-up": tasks.warmup}
-    return {
-        f"{role} {one}:": frozenset(numbers) for role, ids in roles.items() for one, numbers in ids.items()
-    }
+    return {f"{role} {one}:": numbers for role, ids in roles.items() for one, numbers in ids.items()}
 
 
 def _member(live: GroupCoordinator, group_id: str, member_id: MemberId) -> _Member | None:
