@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
 from fencepost.member.classic.states import ClassicMemberState
+from fencepost.simulation.judge.base import Finding
 from fencepost.simulation.scenarios.scenario import Scenario, ScenarioTopic
 from fencepost.simulation.scenarios.values import Duration
 
@@ -42,6 +44,11 @@ CODES = {
 }
 """Errors under the names that scripts have for them."""
 FAILURES = {"late": RequestTimedOut("late"), "cut": Disconnected("cut")}
+
+
+def names(findings: Iterable[Finding]) -> list[str]:
+    """Return the invariants of these findings."""
+    return [name for name, _ in findings]
 
 
 def rows(table: str) -> list[Any]:

@@ -24,13 +24,9 @@ from fencepost.simulation.judge.classic import (
 )
 from fencepost.simulation.judge.classic_members import ClassicMembers
 from fencepost.simulation.judge.liveness import Liveness, unsettled_classic
-from tests.unit.simulation.member_worlds import History, rows
+from tests.unit.simulation.member_worlds import History, names, rows
 
 E = ErrorCode
-
-
-def names(findings):
-    return [name for name, _ in findings]
 
 
 def said(topics="t", **fields):

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.judge.liveness import Liveness, uncovered, unsettled, untold
-from tests.unit.simulation.member_worlds import SECOND, History, rows
+from tests.unit.simulation.member_worlds import SECOND, History, names, rows
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -49,10 +49,6 @@ def group(members, *, epoch=3, target_epoch=3):
 STABLE, UNRELEASED = ConsumerGroupMemberState.STABLE, ConsumerGroupMemberState.UNRELEASED_PARTITIONS
 A = (3, STABLE, (0, 1), (0, 1))
 B = (3, STABLE, (2, 3), (2, 3))
-
-
-def names(findings):
-    return [name for name, _ in findings]
 
 
 def test_a_group_that_has_settled_is_fine():

@@ -17,14 +17,10 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetComm
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.judge.members import Callbacks, Transitions
 from fencepost.simulation.judge.requests import Requests, Sender
-from tests.unit.simulation.member_worlds import CODES, FAILURES, History, rows, world_of_members
+from tests.unit.simulation.member_worlds import CODES, FAILURES, History, names, rows, world_of_members
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
-
-
-def names(findings):
-    return [name for name, _ in findings]
 
 
 def partitions(numbers):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -18,14 +16,9 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.reconciliation import kept_epochs
 from fencepost.simulation.streams.thread_commits import ThreadCommits
-from tests.unit.simulation.member_worlds import SECOND, History, rows
+from tests.unit.simulation.member_worlds import SECOND, History, names, rows
 
 ONE, OTHER = TopicPartition("orders", 1), TopicPartition("orders", 2)
-
-
-def names(findings: Iterable[tuple[str, str]]) -> list[str]:
-    """The invariants of these findings."""
-    return [invariant for invariant, _ in findings]
 
 
 class Thread(History):
