@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.consumer import (
     MemberType,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.simulation.judge.base import OF_LOG, Finding, shown_names
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.judge.journal import Shadow
     from fencepost.simulation.kernel.observers import StepEvent
 
@@ -134,18 +135,10 @@ class AdministrationChecks:
             return
         if group is None and live.kinds.find(group_id) is not None:
             return  # members of other kinds of group may subscribe to anything
-        subscribed = set() if group is None else _subscribed(group)
-        gone = set()
-        for partition in request.partitions:
-            topic, right = live.image.by_name.get(partition.topic), _NONE
-            if topic is None or partition.partition >= topic.partitions:
-                right = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif partition.topic in subscribed:
-                right = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            else:
-                gone.add(partition)
-            if (told := reply.errors.get(partition)) is not right:
-                yield "admin-changes", f"{request}: {partition} got {told} instead of {right.name}"
+        right = delete_errors(request, live.image, () if group is None else _subscribed(group))
+        if reply.errors != right:
+            yield "admin-changes", f"{request} was answered {reply} instead of {right}"
+        gone = {partition for partition, code in right.items() if code is _NONE}
         left = {partition for partition, _ in live.offsets.committed(group_id)}
         if left != had - gone:
             yield "admin-changes", f"{request} left {shown_names(left)} of {shown_names(had)}"
@@ -190,6 +183,21 @@ class AdministrationChecks:
         left = set() if found is None else {*found[1].members}
         if left != had.keys() - gone:
             yield "admin-changes", f"{request} left {sorted(left)} of {sorted(had)}"
+
+
+def delete_errors(
+    request: OffsetDeleteRequest, image: TopicsImage, subscribed: Collection[str], *, every: bool = False
+) -> dict[TopicPartition, ErrorCode]:
+    """Return the error of each partition whose offset is to be deleted; `subscribed` are the topics that
+    members may need, or `every` one."""
+    errors = dict.fromkeys(request.partitions, _NONE)
+    for partition in errors:
+        topic = image.by_name.get(partition.topic)
+        if topic is None or partition.partition >= topic.partitions:
+            errors[partition] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif every or partition.topic in subscribed:
+            errors[partition] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+    return errors
 
 
 def _was_not_written(reply: Any) -> bool:

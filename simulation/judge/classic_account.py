@@ -103,20 +103,20 @@ class ExpectedGroup:
         for one in value.members:
             offers = ((value.protocol or "", one.subscription),)
             member = ExpectedMember(
-                one.member_id,
-                one.instance_id,
+                member_id=one.member_id,
+                instance_id=one.instance_id,
                 session_ms=one.session_timeout_ms,
                 rebalance_ms=one.rebalance_timeout_ms,
                 offers=offers,
+                assignment=one.assignment,
             )
-            member.assignment = one.assignment
             group.members[one.member_id] = member
             group._heard(member)
         group._read_topics()
         if group.members:
             group.phase = STABLE
             if len(group.members) > config.group_max_size:
-                group._start()
+                group.start()
         return group
 
     def begin(self, now_ms: int, seen: Mapping[classic.Token, Answer], *, kept: bool = True) -> None:
@@ -263,17 +263,17 @@ class ExpectedGroup:
 
     def _add(self, request: classic.JoinGroupRequest, member_id: MemberId, offers: Offered) -> None:
         member = ExpectedMember(
-            member_id,
-            request.instance_id,
+            member_id=member_id,
+            instance_id=request.instance_id,
             session_ms=request.session_timeout_ms,
             rebalance_ms=request.rebalance_timeout_ms,
             offers=offers,
+            join=request.token,
+            is_new=True,
         )
         if not self.members:
             self.protocol_type = request.protocol_type
             self.leader = member_id
-        member.is_new = True
-        member.join = request.token
         self._newcomers = self._newcomers or self._gathering is not None
         self.members[member_id] = member
         self.given_ids.discard(member_id)
@@ -320,7 +320,7 @@ class ExpectedGroup:
         elif self.phase is JOINING:
             self._complete_if_all_joined()
         else:
-            self._start()
+            self.start()
 
     def _keeps_protocol(self) -> bool:
         """Return true if the chosen protocol is still chosen, though the member may offer others now."""
@@ -382,7 +382,7 @@ class ExpectedGroup:
             leader.sync = None
             self._fail_syncs(code)
             self._answer(request.token, classic.SyncGroupResponse(error_code=code))
-            self._start()
+            self.start()
 
         self._write(given, later=written, undo=undo)
 
@@ -460,7 +460,7 @@ class ExpectedGroup:
         elif late := [each for each in self.members if each in self.unsynced]:
             for member_id in late:
                 self._remove(member_id)
-            self._start()
+            self.start()
         self.now.fenced = before - set(self.members)
 
     def _session_over(self, member_id: MemberId) -> None:
@@ -488,17 +488,14 @@ class ExpectedGroup:
         if self.phase is JOINING:
             self._complete_if_all_joined()
         else:
-            self._start()
+            self.start()
 
     def _complete_if_all_joined(self) -> None:
         if self.phase is JOINING and self._gathering is None and self._all_joined:
             self._complete()
 
-    def start_anew(self) -> None:
-        """Let members that came from another kind of group join again."""
-        self._start()
-
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start a round."""
         was = self.phase
         if was is SYNCING:
             self._fail_syncs(_E.REBALANCE_IN_PROGRESS)

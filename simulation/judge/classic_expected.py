@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar
 
+import msgspec
+
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -77,66 +79,25 @@ class Deadline(NamedTuple):
     member_id: MemberId = ""
 
 
-class ExpectedMember:
+class ExpectedMember(msgspec.Struct, kw_only=True, eq=False):
     """One member, by its own requests."""
 
-    __slots__ = (
-        "assignment",
-        "instance_id",
-        "is_new",
-        "join",
-        "member_id",
-        "offers",
-        "rebalance_ms",
-        "session_ms",
-        "sync",
-    )
-
-    def __init__(
-        self,
-        member_id: MemberId,
-        instance_id: str | None,
-        *,
-        session_ms: int,
-        rebalance_ms: int,
-        offers: Offered,
-    ) -> None:
-        self.member_id = member_id
-        self.instance_id = instance_id
-        self.session_ms = session_ms
-        self.rebalance_ms = rebalance_ms
-        self.offers = offers
-        self.assignment = b""
-        self.join: classic.Token | None = None
-        """Its JoinGroup that waits."""
-        self.sync: classic.Token | None = None
-        """Its SyncGroup that waits."""
-        self.is_new = False
-        """True if it waits in its first join."""
+    member_id: MemberId
+    instance_id: str | None
+    session_ms: int
+    rebalance_ms: int
+    offers: Offered
+    assignment: bytes = b""
+    join: classic.Token | None = None
+    """Its JoinGroup that waits."""
+    sync: classic.Token | None = None
+    """Its SyncGroup that waits."""
+    is_new: bool = False
+    """True if it waits in its first join."""
 
     def metadata(self, protocol: str | None) -> bytes:
         """Return the metadata that it offers in that protocol."""
         return metadata_of(self.offers, protocol)
-
-
-class Expected:
-    """The effects of one event on one group, as they should be or as clients and the journal see them."""
-
-    __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
-
-    def __init__(self) -> None:
-        self.answers: dict[classic.Token, Answer] = {}
-        """Responses to JoinGroup and SyncGroup requests, of this event or of earlier ones."""
-        self.codes: tuple[ErrorCode, ...] = ()
-        """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""
-        self.value: GroupMetadataValue | None = None
-        """The record of the group that is written; None without one, and for its tombstone."""
-        self.later: Callable[[], None] = nothing
-        """The change of the account once that is written."""
-        self.undo: Callable[[ErrorCode], None] = undone
-        """The change of the account if that can't be written, with the error that the members get."""
-        self.fenced: set[MemberId] = set()
-        """Members that were removed by time."""
 
 
 def nothing() -> None:
@@ -145,3 +106,20 @@ def nothing() -> None:
 
 def undone(_code: ErrorCode) -> None:
     """Change nothing."""
+
+
+class Expected(msgspec.Struct, eq=False):
+    """The effects of one event on one group, as they should be or as clients and the journal see them."""
+
+    answers: dict[classic.Token, Answer] = {}
+    """Responses to JoinGroup and SyncGroup requests, of this event or of earlier ones."""
+    codes: tuple[ErrorCode, ...] = ()
+    """The errors of a response to LeaveGroup, of each member that it names."""
+    value: GroupMetadataValue | None = None
+    """The record of the group that is written; None without one, and for its tombstone."""
+    later: Callable[[], None] = nothing
+    """The change of the account once that is written."""
+    undo: Callable[[ErrorCode], None] = undone
+    """The change of the account if that can't be written, with the error that the members get."""
+    fenced: set[MemberId] = set()
+    """Members that were removed by time."""

@@ -14,6 +14,7 @@ import msgspec
 
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import (
+    CONSUMER_PROTOCOL_TYPE,
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -22,7 +23,7 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -44,10 +45,10 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.member.base.transport import RequestTimedOut
+from fencepost.simulation.judge.administration import delete_errors
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
 from fencepost.simulation.judge.classic import check_assignment, check_stickiness
 from fencepost.simulation.judge.classic_account import ExpectedGroup
-from fencepost.simulation.judge.classic_administration import check_deleted, check_offsets_deleted
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
     JOINING,
@@ -343,15 +344,29 @@ class ClassicRounds(Judge):
             self._found(group_id, check_timer(live, account, Deadline("session", event.member_id)))
 
     def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
-        """Judge an administrator's deletion of a group, or of some of its offsets."""
-        group_id, reply = event.group_id, outcome.reply
-        account = self._accounts.get(group_id)
+        """Judge the deletions of administrators: of groups without members, and of offsets that no member
+        needs.
+
+        The topics of members that are not consumers are unknown: nothing is deleted.
+        """
+        account, reply = self._accounts.get(event.group_id), outcome.reply
         if account is None or getattr(reply, "error_code", None) in OF_LOG:
             return
-        if isinstance(reply, OffsetDeleteResponse):
-            self._found(group_id, check_offsets_deleted(account, event, reply, live))
-        elif isinstance(reply, consumer.DeleteGroupsResponse):
-            self._found(group_id, check_deleted(account, reply))
+        is_empty, group_id = account.phase is EMPTY, account.group_id
+        right, errors, kept = _NONE, {}, set[TopicPartition]()
+        if isinstance(reply, OffsetDeleteResponse) and (
+            is_empty or account.protocol_type == CONSUMER_PROTOCOL_TYPE
+        ):
+            every = account.topics is None
+            subscribed = () if is_empty or account.topics is None else account.topics
+            errors = delete_errors(event, live.image, subscribed, every=every and not is_empty)
+            left = {each for each, _ in live.offsets.committed(group_id)}
+            kept = {each for each in left if errors.get(each) is _NONE}
+        elif not is_empty:
+            right = _E.NON_EMPTY_GROUP
+        if getattr(reply, "error_code", None) is not right or getattr(reply, "errors", {}) != errors or kept:
+            message = f"{event}, {account.phase} with {account.topics}, was answered {reply}: left {kept}"
+            self._found(group_id, [("admin-changes", message)])
 
     def _of_a_group(self, live: GroupCoordinator, event: Any, outcome: Outcome, now_ms: int) -> None:
         """Judge a request that names a group, or one that concerns a group."""
@@ -436,42 +451,27 @@ class ClassicRounds(Judge):
         """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
         if outcome is NOTHING:
             return  # no group had it
-        accounts = self._accounts
-        due = [(at, group_id, one) for group_id in accounts for at, one in accounts[group_id].due(now_ms)]
-        if not self._concerns(outcome):
-            self._elsewhere(live, event, outcome, now_ms)
-            if outcome.records or not due:
-                return
-        if not due:
-            for group_id in [*accounts]:
+        fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
+
+        def rank(one: tuple[int, str, Deadline]) -> tuple[int, bool, bool]:
+            at_ms, group_id, deadline = one
+            return at_ms, _is_armed(live, group_id, deadline, at_ms), not _explains(deadline, fenced)
+
+        due = [(at, each, one) for each, account in self._accounts.items() for at, one in account.due(now_ms)]
+        first = min(due, key=rank, default=None)
+        if first is None:
+            for group_id in [*self._accounts]:
                 got = sent(group_id, event, outcome)
                 self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
+        if first is None or (outcome.records and rank(first)[1]):
+            self._elsewhere(live, event, outcome, now_ms)  # it was another kind's
             return
-        first_ms = min(at for at, _, _ in due)
-        chosen = [(group_id, one) for at, group_id, one in due if at == first_ms]
-        fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
-        group_id, deadline = min(
-            chosen,
-            key=lambda each: (_is_armed(live, each[0], each[1], first_ms), not _explains(each[1], fenced)),
-        )
-        account, got = accounts[group_id], sent(group_id, event, outcome)
+        _, group_id, deadline = first
+        account, got = self._accounts[group_id], sent(group_id, event, outcome)
         account.begin(now_ms, got.answers)
         account.is_over(deadline)
         what = f"the {deadline.kind} timeout {deadline.member_id}".rstrip()
         self._judge(live, account, what, outcome, got)
-
-    def _concerns(self, outcome: Outcome) -> bool:
-        """Return true if the effects of a timer show that it belonged to one of these groups."""
-        return any(
-            isinstance(each, ParkedResponse)
-            or (isinstance(each, MemberFenced) and each.group_id in self._accounts)
-            for each in outcome.effects
-        ) or any(
-            isinstance(each.key, GroupMetadataKey)
-            and each.value is not None
-            and each.key.group_id in self._accounts
-            for each in outcome.records
-        )
 
     def _look(self, host: str, now_ms: int) -> None:
         """Report rounds and members that should have ended by now."""
@@ -553,7 +553,7 @@ class ClassicRounds(Judge):
                 member.offers = offers_of(event)
         if group.state is JOINING:
             account.begin(now_ms, {})
-            account.start_anew()
+            account.start()
         self._found(group_id, check_state(account, live))
 
     def _timers(self) -> int:
