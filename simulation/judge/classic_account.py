@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.protocol import classic
@@ -23,7 +23,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
-from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
     ID_GIVEN_FIRST,
@@ -51,7 +50,6 @@ _FIRST_JOIN_MS: Final = 300_000
 """Longest time that a new member may wait in its first join, in ms: after that it may not know its id."""
 _MAY_SKIP: Final = 9
 """First version of JoinGroup in which a response can make a leader keep the assignment (KIP-814)."""
-_JOIN, _SYNC = Deadline("join"), Deadline("sync")
 
 
 class ExpectedGroup:
@@ -77,6 +75,7 @@ class ExpectedGroup:
         self.topics: frozenset[str] | None = None
         """The topics that the members of this generation subscribe to; None before the first one, and if not
         all of them can be read."""
+        self._joining, self._syncing = Deadline("join", group_id), Deadline("sync", group_id)
         self.deadlines: dict[Deadline, int] = {}
         self._gathering: tuple[int, int] | None = None
         """While the first members gather: the current delay, and the time that is left for more, in ms."""
@@ -164,23 +163,25 @@ class ExpectedGroup:
 
     # -- times --------------------------------------------------------------------------------------------
 
+    def session_of(self, member_id: MemberId) -> Deadline:
+        """Return the key of that id's session."""
+        return Deadline("session", self.group_id, member_id)
+
     def _set(self, deadline: Deadline, length_ms: int) -> None:
         self.deadlines.pop(deadline, None)  # equal ones run in the order in which they were set
         self.deadlines[deadline] = at_ms = self._now_ms + length_ms
         self.look_ms = min(self.look_ms, at_ms)
 
     def _heard(self, member: ExpectedMember) -> None:
-        self._set(Deadline("session", member.member_id), member.session_ms)
+        self._set(self.session_of(member.member_id), member.session_ms)
 
     def _end(self, deadline: Deadline) -> None:
         self.deadlines.pop(deadline, None)
 
-    def adopt(self, timers: Timers[GroupTimerKey]) -> None:
+    def adopt(self, timers: Timers[Any]) -> None:
         """Take the deadlines of a group that was just loaded from a coordinator with another clock."""
-        for kind, member_id in self.deadlines:
-            at_ms = timers.deadline_of(GroupTimerKey(GroupTimerKind(kind), self.group_id, member_id))
-            if at_ms is not None:
-                self.deadlines[Deadline(kind, member_id)] = at_ms
+        at_ms = {each: timers.deadline_of(each) for each in self.deadlines}
+        self.deadlines.update({each: at for each, at in at_ms.items() if at is not None})
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Deadline]]:
         """Yield the deadlines that have passed by then."""
@@ -207,7 +208,7 @@ class ExpectedGroup:
             if member_id in self.members:
                 self._remove(member_id)
             self.given_ids.discard(member_id)
-            self._end(Deadline("session", member_id))
+            self._end(self.session_of(member_id))
             return _E.GROUP_MAX_SIZE_REACHED
         if not self._supports(request.protocol_type, offers):
             return _E.INCONSISTENT_GROUP_PROTOCOL
@@ -256,7 +257,7 @@ class ExpectedGroup:
     def _give_id(self, request: classic.JoinGroupRequest) -> None:
         member_id = self._new_id(request)
         self.given_ids.add(member_id)
-        self._set(Deadline("session", member_id), request.session_timeout_ms)
+        self._set(self.session_of(member_id), request.session_timeout_ms)
         self._answer(
             request.token, classic.JoinGroupResponse(error_code=_E.MEMBER_ID_REQUIRED, member_id=member_id)
         )
@@ -277,7 +278,7 @@ class ExpectedGroup:
         self._newcomers = self._newcomers or self._gathering is not None
         self.members[member_id] = member
         self.given_ids.discard(member_id)
-        self._set(Deadline("session", member_id), _FIRST_JOIN_MS)
+        self._set(self.session_of(member_id), _FIRST_JOIN_MS)
         self._start_or_complete()
 
     def _update(self, request: classic.JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
@@ -330,7 +331,7 @@ class ExpectedGroup:
     def _rename(self, old_id: MemberId, new_id: MemberId) -> None:
         self.members = {new_id if each == old_id else each: m for each, m in self.members.items()}
         self.members[new_id].member_id = new_id
-        self._end(Deadline("session", old_id))
+        self._end(self.session_of(old_id))
         if self.leader == old_id:
             self.leader = new_id
         if old_id in self.unsynced:
@@ -353,7 +354,7 @@ class ExpectedGroup:
         member = self.members[request.member_id]
         self.unsynced.discard(member.member_id)
         if not self.unsynced:
-            self._end(_SYNC)
+            self._end(self._syncing)
         if self.phase is STABLE:
             self._answer(request.token, self._assignment(member.assignment))
             return
@@ -421,7 +422,7 @@ class ExpectedGroup:
                 member_id = "" if holder is None else holder.member_id
             if member_id and request.member_id in self.given_ids:
                 self.given_ids.remove(member_id)
-                self._end(Deadline("session", member_id))
+                self._end(self.session_of(member_id))
                 codes.append(_E.NONE)
                 continue
             error = member_error(self.members, member_id, request.instance_id)
@@ -455,7 +456,7 @@ class ExpectedGroup:
         before = set(self.members)
         if deadline.kind == "session":
             self._session_over(deadline.member_id)
-        elif deadline == _JOIN:
+        elif deadline == self._joining:
             self._join_over()
         elif late := [each for each in self.members if each in self.unsynced]:
             for member_id in late:
@@ -500,7 +501,7 @@ class ExpectedGroup:
         if was is SYNCING:
             self._fail_syncs(_E.REBALANCE_IN_PROGRESS)
         self.unsynced.clear()
-        self._end(_SYNC)
+        self._end(self._syncing)
         self.phase = JOINING
         if was is EMPTY:
             delay_ms = self._config.group_initial_rebalance_delay_ms
@@ -508,23 +509,23 @@ class ExpectedGroup:
         elif self._all_joined:
             self._complete()
         else:
-            self._set(_JOIN, self._rebalance_ms)
+            self._set(self._joining, self._rebalance_ms)
 
     def _gather(self, length_ms: int, more_ms: int) -> None:
         self._newcomers = False
         self._gathering = length_ms, more_ms
-        self._set(_JOIN, length_ms)
+        self._set(self._joining, length_ms)
 
     def _complete(self) -> None:
         """End the round with the members that joined, and with static members, whose sessions decide about
         them."""
-        self._end(_JOIN)
+        self._end(self._joining)
         for member in [*self.members.values()]:
             if member.join is None and member.instance_id is None:
                 self._remove(member.member_id)
         joined = {each.member_id: each for each in self.members.values() if each.join is not None}
         if self.members and not joined:
-            self._set(_JOIN, self._rebalance_ms)
+            self._set(self._joining, self._rebalance_ms)
             return
         self.generation += 1
         self._gathering = None
@@ -546,7 +547,7 @@ class ExpectedGroup:
             member.is_new = False
             self._heard(member)
             self.unsynced.add(member.member_id)
-        self._set(_SYNC, self._rebalance_ms)
+        self._set(self._syncing, self._rebalance_ms)
 
     def _choose(self, joined: Mapping[MemberId, ExpectedMember]) -> None:
         """Choose the leader and the protocol: the leader stays if it has joined, else any other member; the
@@ -591,7 +592,7 @@ class ExpectedGroup:
             self._answer(member.sync, classic.SyncGroupResponse(error_code=_E.UNKNOWN_MEMBER_ID))
         self.given_ids.discard(member_id)
         self.unsynced.discard(member_id)
-        self._end(Deadline("session", member_id))
+        self._end(self.session_of(member_id))
         if self.leader == member_id:
             self.leader = None
 

@@ -73,9 +73,11 @@ def member_error(
 
 
 class Deadline(NamedTuple):
-    """A deadline: the `session` of a member or id, or a group's `join` or `sync` phase."""
+    """The `session` of a member or id, or a group's `join` or `sync` phase: equal to its GroupTimerKey, and
+    faster, as its kind is a plain string."""
 
     kind: str
+    group_id: str
     member_id: MemberId = ""
 
 

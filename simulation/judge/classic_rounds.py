@@ -43,7 +43,6 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
-from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.judge.administration import delete_errors
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
@@ -341,7 +340,7 @@ class ClassicRounds(Judge):
                 f" {_names(tuple(codes))} instead of {expected.name}",
             )
         else:
-            self._found(group_id, check_timer(live, account, Deadline("session", event.member_id)))
+            self._found(group_id, check_timer(live, account, account.session_of(event.member_id)))
 
     def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
         """Judge the deletions of administrators: of groups without members, and of offsets that no member
@@ -453,11 +452,13 @@ class ClassicRounds(Judge):
             return  # no group had it
         fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
 
-        def rank(one: tuple[int, str, Deadline]) -> tuple[int, bool, bool]:
-            at_ms, group_id, deadline = one
-            return at_ms, _is_armed(live, group_id, deadline, at_ms), not _explains(deadline, fenced)
+        timers: Any = live.classic.timers
 
-        due = [(at, each, one) for each, account in self._accounts.items() for at, one in account.due(now_ms)]
+        def rank(one: tuple[int, Deadline]) -> tuple[int, bool, bool]:
+            at_ms, deadline = one
+            return at_ms, timers.deadline_of(deadline) == at_ms, not _explains(deadline, fenced)
+
+        due = [one for account in self._accounts.values() for one in account.due(now_ms)]
         first = min(due, key=rank, default=None)
         if first is None:
             for group_id in [*self._accounts]:
@@ -466,8 +467,8 @@ class ClassicRounds(Judge):
         if first is None or (outcome.records and rank(first)[1]):
             self._elsewhere(live, event, outcome, now_ms)  # it was another kind's
             return
-        _, group_id, deadline = first
-        account, got = self._accounts[group_id], sent(group_id, event, outcome)
+        deadline = first[1]
+        account, got = self._accounts[deadline.group_id], sent(deadline.group_id, event, outcome)
         account.begin(now_ms, got.answers)
         account.is_over(deadline)
         what = f"the {deadline.kind} timeout {deadline.member_id}".rstrip()
@@ -581,15 +582,9 @@ def _takes(account: ExpectedGroup, event: Any) -> None:
         account.leaves((event,))
     elif isinstance(event, SessionEnded):
         if event.member_id in account.members:
-            account.is_over(Deadline("session", event.member_id), by_time=False)
+            account.is_over(account.session_of(event.member_id), by_time=False)
     else:
         account.rebalances()
-
-
-def _is_armed(live: GroupCoordinator, group_id: str, deadline: Deadline, at_ms: int) -> bool:
-    """Return true if a timer still waits for that time: another one ran."""
-    key = GroupTimerKey(GroupTimerKind(deadline.kind), group_id, deadline.member_id)
-    return live.classic.timers.deadline_of(key) == at_ms
 
 
 def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:
@@ -608,14 +603,11 @@ def _code_of(reply: Response) -> ErrorCode:
 
 def check_timer(live: GroupCoordinator, account: ExpectedGroup, deadline: Deadline) -> Iterator[Finding]:
     """Findings of one timer of a group."""
-    kind, member_id = deadline
-    deadline_of: Any = live.classic.timers.deadline_of
-    at_ms = deadline_of(
-        (kind, account.group_id, member_id)
-    )  # equal to a GroupTimerKey, and there are hundreds
-    if at_ms != (right_ms := account.deadlines.get(deadline)):
-        who = member_id or account.group_id
-        yield "timers-armed", f"the {kind} timer of {who} is at {at_ms}, not at {right_ms}"
+    timers: Any = live.classic.timers
+    at_ms, right_ms = timers.deadline_of(deadline), account.deadlines.get(deadline)
+    if at_ms != right_ms:
+        who = deadline.member_id or account.group_id
+        yield "timers-armed", f"the {deadline.kind} timer of {who} is at {at_ms}, not at {right_ms}"
 
 
 def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:

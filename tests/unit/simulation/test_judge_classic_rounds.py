@@ -40,8 +40,8 @@ FOUR = TopicsImage.of([Topic(topic_id="X", name="x", partitions=4)], version=1)
 PARTITIONS = tuple(TopicPartition("x", number) for number in (0, 9))
 
 
-def given(*numbers: int, topic: str = "x") -> bytes:
-    return write_assignment(ConsumerProtocolAssignment(partitions={topic: numbers} if numbers else {}))
+def given(number: int) -> bytes:
+    return write_assignment(ConsumerProtocolAssignment(partitions={"x": (number,)}))
 
 
 class Scene(Judged):
@@ -89,8 +89,7 @@ class Scene(Judged):
     def join(self, member_id: str, *settings: str) -> Outcome:
         self.tokens += 1
         fields: dict[str, Any] = dict(each.split("=") for each in settings)
-        owned = {"x": (int(fields["owned"]),)} if "owned" in fields else {}
-        said = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned=owned))
+        said = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
         names = fields.get("protocols", "range").split(",")
         request = classic.JoinGroupRequest(
             group_id="g",
@@ -122,7 +121,7 @@ class Scene(Judged):
         self.tokens += 1
         data = {}
         for member, _, number in (each.partition(":") for each in shares):
-            data[member] = given(int(number[-1]), topic=number[:-1] or "x")
+            data[member] = given(int(number))
         request = classic.SyncGroupRequest(
             group_id="g",
             generation=int(generation),
@@ -314,6 +313,7 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
         ("delete =NON_EMPTY_GROUP", ""),
         ("generation 5; time", "classic-generations"),
         ("leak; join c-1", "timers-armed"),
+        ("join c-1; join c-2; sync c-1 2 c-1:0 c-2:0", "classic-assignment"),
         ("end", ""),
         ("join c-1; end", ""),  # in the middle of a round a group is not on record
         ("reassigned; end", "classic-record"),
@@ -395,24 +395,6 @@ def test_a_classic_member_of_a_consumer_group_that_keeps_an_expression(
         kept = msgspec.structs.replace(group.members["c-1"], subscribed_topic_regex="x.*")
         monkeypatch.setitem(group._members, "c-1", kept)
         assert "classic-migrates" in scene.play("join c-1")
-
-
-# -- what leaders give to whom ------------------------------------------------------------------------------
-
-ROUND, OWNER = "both 1; both 2; time; time", "both 1; both 2 owned=1; time; time"
-
-
-@pytest.mark.parametrize(
-    ("script", "broken"),
-    [
-        (ROUND + "; sync c-1 1 c-1:0 c-2:0", "classic-assignment"),
-        (ROUND + "; sync c-1 1 c-1:0 c-2:other1", "classic-assignment"),
-        (OWNER + "; sync c-1 1 c-1:0 c-2:1", ""),
-        (OWNER + "; sync c-1 1 c-1:1 c-2:0", "classic-assignment"),
-    ],
-)
-def test_a_leader_gives_partitions(script: str, broken: str) -> None:
-    assert Scene().play(script) == set(broken.split())
 
 
 # -- answers ------------------------------------------------------------------------------------------------
