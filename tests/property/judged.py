@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -197,10 +198,8 @@ class ClassicRequests(JudgedMachine):
     partitions: ClassVar[int]
     """Partitions of the topic that a leader gives out."""
     clients: list[Any]
-
-    def client_of(self, slot: int) -> ClassicClient:
-        """Return a new client for a slot."""
-        raise NotImplementedError
+    client_of: Callable[[int], ClassicClient]
+    """Returns a new client for a slot."""
 
     def hear(self, client: Any, token: int, reply: Any) -> None:
         if client.token == token:  # else it gave that request up

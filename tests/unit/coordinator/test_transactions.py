@@ -255,7 +255,7 @@ def test_ends_of_clients_with_an_epoch_for_each_transaction(
 ) -> None:
     """The table in TransactionCoordinator.endTransaction: -1 is a retry, 0 the current epoch."""
     scene.init()
-    scene.set(status=TransactionState(before).code)
+    scene.set(status={str(each): each.code for each in TransactionState}[before])
     found = scene.end((100, 1 + epoch), commit=commit, version=2)
     assert found[0] == code
     if code == "NONE":
