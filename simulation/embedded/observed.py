@@ -131,6 +131,10 @@ class ShardObservers:
         for observer in observers:
             observer.attach(replayed, partial(trace.report, ""))
         self._hooks = hook_lists(observers)
+        # Steps of classic groups are judged at the coordinator's own time. The trace has the time at which a
+        # late timer was due.
+        steps = self._hooks["on_coordinator_step"]
+        self._hooks["on_coordinator_step"] = tuple(filter(self._rounds.on_coordinator_step.__ne__, steps))
         self._coordination = coordination
         self.groups: dict[str, GroupObservers] = {}
         self.repeated: dict[MemberId, tuple[Event, Outcome]] = {}
@@ -145,27 +149,29 @@ class ShardObservers:
 
     def notify(self, hook: str, *arguments: object) -> None:
         """Notify the coordinator's own observers by this hook."""
-        self._guarded(self._notify, hook, *arguments, self._trace.now_us)
+        self._guarded(self._notify, hook, *arguments)
 
     def _notify(self, hook: str, *arguments: object) -> None:
         for method in self._hooks[hook]:
-            method(*arguments)
+            method(*arguments, self._trace.now_us)
 
     def step(self, event: Event, outcome: Outcome, now_ms: int) -> None:
         """Notify all observers of a step that the shadow coordinator has taken at that time of its own."""
+        host, steady, own_us = self.host, is_steady(outcome), now_ms * 1_000
         if outcome is NOTHING:
-            self._guarded(self._rounds.on_coordinator_step, self.host, event, outcome, now_ms * 1_000)
+            self._guarded(self._rounds.on_coordinator_step, host, event, outcome, own_us)
             return
-        host, steady = self.host, is_steady(outcome)
         self.replayed.now_us = self._trace.now_us
-        if not steady:
-            self.repeated.clear()
-        elif self._is_repeated(event, outcome):
+        if steady and self._is_repeated(event, outcome):
             self._guarded(self._repeat, host, event, outcome)
             return
         self._trace.group = getattr(event, "group_id", None) or ""
-        hook = "on_steady_step" if steady else "on_coordinator_step"
-        self._guarded(self._notify, hook, host, event, outcome, now_ms * 1_000)
+        if steady:
+            self.notify("on_steady_step", host, event, outcome)
+        else:
+            self.repeated.clear()
+            self.notify("on_coordinator_step", host, event, outcome)
+            self._guarded(self._rounds.on_coordinator_step, host, event, outcome, own_us)
         self._trace.group = ""
         for group_id, part in by_group(event, outcome):
             group = self.groups.get(group_id)

@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.embedded import observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
+from tests.waiting import until
 
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
 
@@ -184,6 +185,35 @@ def test_a_revocation_that_takes_too_long_ends_even_for_the_living(
     kafka.clock.advance(61)
     assert [each.member_id for each in kafka.group("g").members()] == ["second"]
     assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["rebalance"]
+    assert kafka.check() == []
+
+
+def test_a_revocation_goes_on_where_the_coordinator_is_loaded(
+    kafka: EmbeddedKafka, member: WireMember
+) -> None:
+    second = WireMember(kafka.bootstrap_servers, "g", "second")
+    second.join("orders")
+    member.heartbeat()  # told to let two go
+    kafka.restart()
+    member.connect()
+    second.connect()
+    member.heartbeat()
+    second.heartbeat()
+    member.confirm()
+    second.heartbeat()
+    second.confirm()
+    assert kafka.group("g").wait_stable(timeout=0)
+    assert kafka.check() == []
+
+
+@pytest.mark.real
+async def test_a_timer_that_fires_a_little_late_is_no_violation(kafka: EmbeddedKafka) -> None:
+    first, second = (WireMember(kafka.bootstrap_servers, "g", each) for each in ("first", "second"))
+    first.heartbeat(0, rebalance_timeout_ms=100, subscribed_topic_names=("orders",), topic_partitions={})
+    first.confirm()
+    second.join("orders")
+    first.heartbeat()  # told to let two go, and does not
+    await until(lambda: [each.member_id for each in kafka.group("g").members()] == ["second"])
     assert kafka.check() == []
 
 
