@@ -15,6 +15,10 @@ from fencepost.coordinator.timers import GroupTimerKind
 
 _State = ClassicGroupState
 
+_LEAST_RETRY_MS = 100
+"""The least time between two ends of a round that nobody has joined. A client's rebalance timeout may be 0:
+without this, time would never pass."""
+
 
 def start(step: ClassicStep) -> None:
     """Start a rebalance: from now on members must join again."""
@@ -76,7 +80,7 @@ def complete(step: ClassicStep) -> None:
             step.remove(member)
     if not group.elect_joined_leader() and group.members:
         # Only static members are left, and none of them joined: the end of their sessions removes them.
-        step.set_timer(GroupTimerKind.JOIN, group.rebalance_timeout_ms)
+        step.set_timer(GroupTimerKind.JOIN, max(group.rebalance_timeout_ms, _LEAST_RETRY_MS))
         return
     group.next_generation(step.now_ms)
     if group.is_in(_State.EMPTY):

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
 """Longest time that a new member may wait in its first join, in ms: after that it may not know its id."""
+_RETRY_MS: Final = 100
+"""The least time between two ends of a round that nobody has joined."""
 _MAY_SKIP: Final = 9
 """First version of JoinGroup in which a response can make a leader keep the assignment (KIP-814)."""
 
@@ -525,7 +527,7 @@ class ExpectedGroup:
                 self._remove(member.member_id)
         joined = {each.member_id: each for each in self.members.values() if each.join is not None}
         if self.members and not joined:
-            self._set(self._joining, self._rebalance_ms)
+            self._set(self._joining, max(self._rebalance_ms, _RETRY_MS))
             return
         self.generation += 1
         self._gathering = None

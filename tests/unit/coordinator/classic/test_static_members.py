@@ -116,6 +116,21 @@ def test_a_round_without_anybody_goes_on_until_sessions_end(classic: Any) -> Non
     assert (classic.state, classic.group.members) == ("Empty", {})
 
 
+def test_a_round_without_anybody_lets_time_pass_whatever_the_rebalance_timeout_is(classic: Any) -> None:
+    tokens = [
+        classic.join(instance_id=name, rebalance_timeout_ms=ms) for name, ms in (("one", 9_000), ("two", 0))
+    ]
+    while classic.state == "PreparingRebalance":
+        classic.after(3_000)
+    classic.assign()
+    first, second = (classic.joined(token).member_id for token in tokens)
+    assert classic.leave((first, "one")) == ["NONE"]
+    assert list(classic.group.members) == [second]
+    assert len(classic.after(9_900)) < 200
+    classic.after(200)
+    assert (classic.state, classic.group.members) == ("Empty", {})
+
+
 def test_its_session_ends_as_any_other_s(classic: Any) -> None:
     first, _ = two_static(classic)
     classic.after(9_000)
