@@ -264,7 +264,6 @@ class SacClientHost(Host):
         """Delay of the process's next consumer that steps down, in microseconds."""
         self.subscribers: list[SacSubscriber] = []
         self.clock = HostClock(self)
-        self._tasks: list[asyncio.Task[Any]] = []
 
     def start(self) -> None:
         """Start the process."""
@@ -275,7 +274,7 @@ class SacClientHost(Host):
         for subscription in self.world.subscriptions:
             subscriber = SacSubscriber(self, subscription)
             self.subscribers.append(subscriber)
-            self._tasks.append(self.loop.create_task(subscriber.work()))
+            self.spawn(subscriber.work())
 
     def stop(self, *, come_back: bool) -> None:
         """Close all consumers, then end the process; with `come_back`, start it again after the time of a
@@ -289,11 +288,10 @@ class SacClientHost(Host):
     def _stop(self, _: object) -> None:
         if self.running:
             self.world.tell("on_host", self.name, "stop")
-            self._tasks.append(self.loop.create_task(self._close(self.generation)))
+            self.spawn(self._close(self.generation))
 
     async def _close(self, generation: int) -> None:
-        closing = [self.loop.create_task(each.consumer.close()) for each in self.subscribers]
-        self._tasks += closing
+        closing = [self.spawn(each.consumer.close()) for each in self.subscribers]
         for task in closing:  # asyncio.gather takes more turns of the loop in some Pythons than in others
             await task
         if self.generation == generation:
@@ -323,14 +321,10 @@ class SacClientHost(Host):
         self.running = False
         self.slow_us = 0
         self.end()
-        current = asyncio.tasks.current_task(self.loop) if self.loop.is_running() else None
         for subscriber in self.subscribers:
             subscriber.consumer.abandon()
-        for task in self._tasks:
-            if task is not current:
-                task.cancel()
+        self.cancel_tasks()
         self.subscribers.clear()
-        self._tasks.clear()
 
     def freeze_process(self) -> None:
         """Freeze the process."""
