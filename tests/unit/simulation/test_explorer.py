@@ -186,6 +186,14 @@ def test_the_reduced_search_of_small_groups_finds_nothing_either(static: bool) -
 
 
 @pytest.mark.long
+def test_two_members_of_which_one_crashes_and_one_loses_its_connection_break_nothing() -> None:
+    found = walk(partitions=1, faults=2, kinds=("crashes", "breaks"), static=True, reduced=True)
+    assert found.violations == ()
+    assert found.complete
+    assert found.settled > 0
+
+
+@pytest.mark.long
 def test_the_reduced_search_sees_a_join_that_is_late() -> None:
     (found,) = walk(faults=1, kinds=("late",), reduced=True).violations
     assert found.invariant == "one-claimant"

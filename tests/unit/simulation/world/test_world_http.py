@@ -107,6 +107,7 @@ def test_seeds_draw_faults_of_stubs_and_name_what_they_hit() -> None:
     told: set[str] = set()
     for seed in range(1, 4):
         result = play(test, seed, faults={**_only_http(), "http-fault": {"every": "2s"}}, claims=())
+        assert not result.trouble, result.trouble
         told |= set(result.hits.values())
     assert told >= {f"payments {each}" for each in (LOSE_REQUEST, LOSE_RESPONSE, DELAY, REPEAT)}
     assert {"RemoteProtocolError", "ReadTimeout"} <= set(hits)
