@@ -94,6 +94,14 @@ at = "10s"
 lasts = "3s"
 probability = 0.1
 """
+CLASSIC = """
+[group]
+members = 3
+protocol = "classic"
+partition_assignment_strategy = "cooperative-sticky"
+session_timeout = "6s"
+heartbeat_interval = "500ms"
+"""
 STREAMS = """
 protocol = "streams"
 duration = "40s"
@@ -259,8 +267,10 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_pat
 
 
 @pytest.mark.processes
-async def test_a_record_that_is_skipped_is_missed(endpoint):
-    scenario = loads(SCENARIO.replace("20s", "5s"))  # what is not processed is waited for that long, and more
+@pytest.mark.parametrize("group", ["[group]\nmembers = 3\n", CLASSIC], ids=["consumer", "classic"])
+async def test_a_record_that_is_skipped_is_missed(endpoint, group):
+    text = SCENARIO.replace("[group]\nmembers = 3\n", group)
+    scenario = loads(text.replace("20s", "5s"))  # what is not processed is waited for that long, and more
     result = await run_real(scenario, 1, endpoint, duration_us=12 * SECOND, flaw="skip")
     assert result.records_lost > 0
     assert "at-least-once" in {violation.invariant for violation in result.violations}
@@ -272,14 +282,6 @@ async def test_records_that_are_processed_twice_are_counted(endpoint):
     assert result.records_duplicated >= result.records_sent > 300
 
 
-CLASSIC = """
-[group]
-members = 3
-protocol = "classic"
-partition_assignment_strategy = "cooperative-sticky"
-session_timeout = "6s"
-heartbeat_interval = "500ms"
-"""
 MIGRATION = """
 [[steps]]
 kind = "rolling-restart"

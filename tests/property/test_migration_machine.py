@@ -69,9 +69,15 @@ class MigrationMachine(ClassicRequests):
         return Client(slot, "i" if slot == 3 else None)
 
     def take(self, client: Client, reply: Any) -> None:
+        """Keep a generation that was refused. Ignore responses to heartbeats: modern members beat too."""
+        if isinstance(reply, c.HeartbeatResponse):
+            return
+        generation = client.generation
         super().take(client, reply)
-        if isinstance(reply, c.SyncGroupResponse) and reply.error_code is ErrorCode.NONE:
-            client.owned = consumer_protocol.read_assignment(reply.assignment).partitions.get("x", ())
+        if isinstance(reply, c.SyncGroupResponse):
+            client.generation = generation
+            if reply.error_code is ErrorCode.NONE:
+                client.owned = consumer_protocol.read_assignment(reply.assignment).partitions.get("x", ())
 
     @rule(slot=slots, eager=st.booleans())
     def join(self, slot: int, eager: bool) -> None:
