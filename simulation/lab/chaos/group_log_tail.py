@@ -35,6 +35,8 @@ MAX_WAIT_MS: Final = 250
 _REQUEST_TIMEOUT_S: Final = 3.0
 """Time after which the successor of a broker that does not respond, such as a paused one, is asked; in
 seconds."""
+_CONNECT_S: Final = 30.0
+"""Time within which the partition and its start must be found, in seconds."""
 _PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 4 << 20
 _LOST_S: Final = 30.0
@@ -74,7 +76,7 @@ class GroupLogTail:
             while True:
                 batches = await journal.read()
 
-    :raises EnvironmentLacks: on entry, if no broker answers in time.
+    :raises EnvironmentLacks: if the log may not be read; on entry, also if its start is not found in time.
     """
 
     def __init__(self, group_id: str, bootstrap_servers: str) -> None:
@@ -90,16 +92,25 @@ class GroupLogTail:
         self._out_of_range_since: float | None = None
         self.position = -1
         """The offset that is read next."""
+        self._lacking = f"no broker of {bootstrap_servers} names its coordinator"
+        """Why the last request had to be repeated."""
         self.failures = 0
         """Number of requests that had to be repeated."""
 
     async def __aenter__(self) -> GroupLogTail:
         """Find the partition and its start; it is created if it does not exist."""
         try:
-            await self._admin.coordinator(self.group_id)
-            partitions = await self._admin.partitions(OFFSETS_TOPIC)
-            self._partition = offsets_partition(self.group_id, partitions)
-            self.position = await self._offset(logs.OffsetSpec.EARLIEST)
+            async with asyncio.timeout(_CONNECT_S):
+                await self._admin.coordinator(self.group_id)
+                while not (partitions := await self._admin.partitions(OFFSETS_TOPIC)):
+                    await self._again(f"the brokers report no partitions of {OFFSETS_TOPIC}")
+                self._partition = offsets_partition(self.group_id, partitions)
+                self.position = await self._offset(logs.OffsetSpec.EARLIEST)
+        except TimeoutError as error:
+            await self._close()
+            raise EnvironmentLacks(
+                f"the journal of {self.group_id} can't be read within {_CONNECT_S:g} s: {self._lacking}"
+            ) from error
         except BaseException:
             await self._close()
             raise
@@ -131,11 +142,7 @@ class GroupLogTail:
                 return list(self._batches(b"".join(found.batches), self._leader))
             if found.error_code is ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._check_range()
-            elif found.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                raise EnvironmentLacks(
-                    f"{self._named()} may not be read: allow Read on the topic {OFFSETS_TOPIC}"
-                )
-            await self._again()
+            await self._again(found.error_code.name)
 
     async def end(self) -> int:
         """Return the log's end as of now: the next offset that becomes visible."""
@@ -159,17 +166,27 @@ class GroupLogTail:
 
     async def _ask(self, api_key: ApiKey, version: int, request: Any) -> Any:
         """Return the response of the broker that leads the partition, once it gives one; of requests about
-        the partition, the part about it."""
+        the partition, the part about it.
+
+        :raises EnvironmentLacks: if the topic may not be read.
+        """
         while True:
             try:
                 async with self._turn:
                     if self._connection is None:
                         self._connection = await self._connected()
                     answer = await self._connection.ask(api_key, version, request)
-            except EnvironmentLacks:
-                await self._again()
-            else:
-                return answer if api_key is ApiKey.METADATA else answer.topics[0].partitions[0]
+            except EnvironmentLacks as error:
+                await self._again(str(error))
+                continue
+            if api_key is ApiKey.METADATA:
+                return answer
+            found = answer.topics[0].partitions[0]
+            if found.error_code is ErrorCode.TOPIC_AUTHORIZATION_FAILED:
+                raise EnvironmentLacks(
+                    f"{self._named()} may not be read: allow Read on the topic {OFFSETS_TOPIC}"
+                )
+            return found
 
     async def _connected(self) -> BrokerConnection:
         leader, nodes = await self._admin.leader(self._partition), await self._admin.nodes()
@@ -178,8 +195,9 @@ class GroupLogTail:
         self._leader = leader
         return await BrokerConnection.open(*nodes[leader], "fencepost-journal", _REQUEST_TIMEOUT_S)
 
-    async def _again(self) -> None:
+    async def _again(self, lacking: str) -> None:
         """Look for the leader anew, in a moment."""
+        self._lacking = lacking
         self.failures += 1
         async with self._turn:
             await self._hang_up()
@@ -201,7 +219,7 @@ class GroupLogTail:
             found: logs.ListedOffset = await self._ask(ApiKey.LIST_OFFSETS, 7, request)
             if found.error_code is ErrorCode.NONE:
                 return found.offset
-            await self._again()
+            await self._again(found.error_code.name)
 
     def _named(self) -> str:
         return f"{OFFSETS_TOPIC}-{self._partition} at offset {self.position}"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.batches import whole_batches
 from fencepost.coordinator.codec.group_records import encode_record
-from fencepost.coordinator.protocol.errors import ProtocolError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, ProtocolError
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -16,6 +18,7 @@ from fencepost.coordinator.protocol.records import (
     OffsetCommitValue,
     Record,
 )
+from fencepost.simulation.lab.chaos import group_log_tail
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch
 from tests.batches import NOBODY, batch_of
 
@@ -96,3 +99,35 @@ def test_another_format_is_refused() -> None:
     old[16] = 1
     with pytest.raises(ProtocolError, match="format 1"):
         list(whole_batches(bytes(old)))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("api", "error", "limit_s", "why"),
+    [
+        ("ListOffsets", "TOPIC_AUTHORIZATION_FAILED", 30, "allow Read on the topic __consumer_offsets"),
+        ("ListOffsets", "NOT_LEADER_OR_FOLLOWER", 0.5, "can't be read within 0.5 s: NOT_LEADER_OR_FOLLOWER"),
+        ("Metadata", "TOPIC_AUTHORIZATION_FAILED", 0.5, "the brokers report no partitions"),
+        ("FindCoordinator", "COORDINATOR_NOT_AVAILABLE", 0.5, "no broker of .* names its coordinator"),
+    ],
+)
+async def test_a_log_without_a_start_is_given_up_in_time(
+    monkeypatch: pytest.MonkeyPatch, api: str, error: str, limit_s: float, why: str
+) -> None:
+    monkeypatch.setattr(group_log_tail, "_CONNECT_S", limit_s)
+    with EmbeddedKafka() as kafka:
+        kafka.add_fault("error", api, error=error, times=None)
+        async with asyncio.timeout(15):
+            with pytest.raises(EnvironmentLacks, match=why):
+                await GroupLogTail("g", kafka.bootstrap_servers).__aenter__()
+
+
+@pytest.mark.real
+async def test_partitions_that_no_broker_reports_yet_are_awaited() -> None:
+    with EmbeddedKafka() as kafka:
+        kafka.add_fault(
+            "error", "Metadata", error="UNKNOWN_TOPIC_OR_PARTITION", topic="__consumer_offsets", times=2
+        )
+        async with asyncio.timeout(15), GroupLogTail("g", kafka.bootstrap_servers) as journal:
+            assert journal.position == 0
+            assert journal.failures == 2
