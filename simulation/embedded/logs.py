@@ -33,6 +33,17 @@ _BATCH_BYTES = 1_000_000
 _MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 _LATEST_MS = 2**63 - 1
 """Kafka's times have 64 bits."""
+
+
+def check_time(timestamp_ms: int | None) -> None:
+    """Refuse a time of records that none can have.
+
+    :raises FencepostError: if it is given, and is not a whole number of 63 bits.
+    """
+    if timestamp_ms is not None:
+        whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
+
+
 _FETCH_BYTES = 64 << 20
 _IN_A_BATCH = 5_000
 """The limit on records in one batch, so that writing it takes milliseconds."""
@@ -112,6 +123,8 @@ class LogAccess:
         prefix: str = "",
     ) -> list[ReadRecord]:
         """Append values, and return the records. Without key and partition, all partitions take turns."""
+        check_time(timestamp_ms)
+        key_bytes, checked = _bytes("key", key), _headers(headers)
         if isinstance(name, str) and name not in self._brokers.cluster.shown.by_name:
             # If topics are created on demand, that includes demand from the test itself.
             asked_for = MetadataRequest(topics=(TopicReference(name=name),))
@@ -119,10 +132,8 @@ class LogAccess:
         topic = self.topic(name, prefix)
         if partition is not None:
             self.partition(topic, partition)
-        key_bytes, checked = _bytes("key", key), _headers(headers)
         assert self._brokers.clock is not None
         at_ms = self._brokers.clock.now_ms() if timestamp_ms is None else timestamp_ms
-        whole("timestamp_ms", at_ms, 0, _LATEST_MS)
         records: list[ReadRecord] = []
         by_partition: dict[int, list[int]] = {}
         for at, value in enumerate(values):

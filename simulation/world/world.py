@@ -21,7 +21,7 @@ from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.simulation.embedded.controls import KafkaControls
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.groups import GroupControls
-from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
+from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text, check_time
 from fencepost.simulation.embedded.settings import duration
 from fencepost.simulation.embedded.shadow import ObservedStep
 from fencepost.simulation.kernel.loop import OutsideWorld
@@ -291,6 +291,7 @@ class SimulatedWorld(KafkaControls[WorldGroup], ServesHttp):
         self.has_settled = False
         flat = _flat(topic, values)
         length = duration("over", over)
+        check_time(timestamp_ms)
         produce = partial(
             self.endpoint.logs.produce,
             key=key,

@@ -145,6 +145,15 @@ def test_a_time_that_no_record_can_have_is_refused(kafka: EmbeddedKafka, timesta
     assert kafka.records("orders") == []
 
 
+def test_a_record_that_is_refused_creates_no_topic() -> None:
+    with EmbeddedKafka(auto_create_topics=True) as kafka:
+        for refused in ({"timestamp_ms": -1}, {"key": 5}, {"headers": {"h": 5}}):
+            with pytest.raises(FencepostError):
+                kafka.produce("new", "v", **refused)  # type: ignore[arg-type]
+        with pytest.raises(FencepostError, match="there is no topic"):
+            kafka.records("new")
+
+
 def test_retention_leaves_what_was_produced_since_the_clock_was_advanced(kafka: EmbeddedKafka) -> None:
     create(kafka, "kept", {"retention.ms": "60000"})
     kafka.produce("kept", "old")

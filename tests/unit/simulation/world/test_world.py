@@ -101,6 +101,17 @@ def test_faststream_application_runs_unmodified() -> None:
     assert play(test, topics={"orders": 3, "invoices": 1}).violations == []
 
 
+def test_a_time_that_no_record_can_have_is_refused_at_once() -> None:
+    async def test(world: SimulatedWorld) -> None:
+        for values in ([], ["order"]):
+            with pytest.raises(FencepostError, match="timestamp_ms=-1: expected a whole number"):
+                await world.produce("orders", values, over=5, timestamp_ms=-1)
+        assert world.loop.time() == 0
+        assert await world.records("orders") == []
+
+    play(test)
+
+
 def test_transactions_write_each_result_once() -> None:
     async def transform() -> None:
         producer = AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, transactional_id="t")
