@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from itertools import chain, starmap
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.consumer.states import STATES_BY_CODE
 from fencepost.coordinator.kinds import named
@@ -52,7 +52,7 @@ from fencepost.simulation.kernel.observers import (
     Violation,
     WorldView,
 )
-from fencepost.simulation.trace.rows import RowFields, TraceRows
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
 
@@ -84,7 +84,6 @@ class TraceWriter(Observer):
         self._hosts: Mapping[MemberId, str] = {}
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
         """Each member's last assignment, and its partitions under the names of those topics."""
-        self._rows = rows
         self._append = rows.append
         self._transactions: dict[str, str] = {}
         """The state of each transactional id."""
@@ -409,9 +408,24 @@ class TraceWriter(Observer):
 
     # -- rows -------------------------------------------------------------------------------------------
 
-    def _add(self, now_us: int, actor: str, kind: RowKind, **fields: Unpack[RowFields]) -> None:
-        fields.setdefault("group_epoch", self._group_epoch)
-        self._rows.add(now_us, actor, kind._value_, **fields)
+    def _add(
+        self,
+        now_us: int,
+        actor: str,
+        kind: RowKind,
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        member_epoch: int = -1,
+        group_epoch: int | None = None,
+        partitions: tuple[TopicPartition, ...] = (),
+        error: str = "",
+        detail: str = "",
+    ) -> None:
+        # Each field by its name, and no call of `TraceRows.add`: a run adds a row for each heartbeat.
+        epoch = self._group_epoch if group_epoch is None else group_epoch
+        states = state_from, state_to
+        self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
 
     def _assigned(self, member_id: MemberId, partitions: Partitions) -> tuple[TopicPartition, ...]:
         """Return a member's assignment under topic names; mostly the same set as the last time."""
