@@ -74,21 +74,23 @@ def _in_run(original: Any, substitute: Callable[..., Any]) -> Callable[..., Any]
 
     def call(*args: Any, **options: Any) -> Any:
         machine = machine_here()
-        found = NotImplemented if machine is None else substitute(machine, *args, **options)
+        if machine is None:
+            return original(*args, **options)
+        found = substitute(machine, *args, **options)
         return original(*args, **options) if found is NotImplemented else found
 
     call.__name__ = call.__qualname__ = getattr(original, "__name__", "call")
     return call
 
 
-def _replaces(module: ModuleType, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a function stand in for functions of a module, where the platform has them."""
+def _replaces(module: ModuleType, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a function stand in for a function of a module, where the platform has it."""
 
     def replace(substitute: Callable[..., Any]) -> Callable[..., Any]:
-        for name in names:
-            call = _in_run(getattr(module, name, None), substitute)
-            if hasattr(module, name):
-                _REPLACED.append((module, name, call))
+        call = _in_run(getattr(module, name, None), substitute)
+        call.__qualname__ = substitute.__qualname__  # where pickle finds it
+        if hasattr(module, name):
+            _REPLACED.append((module, name, call))
         return call
 
     return replace
@@ -96,9 +98,24 @@ def _replaces(module: ModuleType, *names: str) -> Callable[[Callable[..., Any]],
 
 # -- clocks -------------------------------------------------------------------------------------------------
 
+
+def _clock(name: str, *, whole: bool) -> None:
+    """Let a function stand in for a clock. Programs read clocks often, so it is one call."""
+    original = getattr(time, name)
+
+    def read() -> Any:
+        machine = machine_here()
+        if machine is None:
+            return original()
+        return machine.now_ns() if whole else machine.now_us() / 1_000_000
+
+    read.__name__ = read.__qualname__ = name
+    _REPLACED.append((time, name, read))
+
+
 for _name in ("monotonic", "perf_counter", "process_time", "thread_time"):
-    _replaces(time, _name)(lambda machine: machine.now_us() / 1_000_000)
-    _replaces(time, f"{_name}_ns")(lambda machine: machine.now_ns())
+    _clock(_name, whole=False)
+    _clock(f"{_name}_ns", whole=True)
 
 
 @_replaces(time, "clock_gettime")
@@ -124,8 +141,13 @@ def _sleep(machine: Machine, seconds: float) -> None:
 # -- randomness ---------------------------------------------------------------------------------------------
 
 
-@_replaces(os, "urandom", "getrandom")
-def _urandom(machine: Machine, size: int, flags: int = 0) -> bytes:
+@_replaces(os, "urandom")
+def _urandom(machine: Machine, size: int) -> bytes:
+    return machine.urandom(size)
+
+
+@_replaces(os, "getrandom")
+def _getrandom(machine: Machine, size: int, flags: int = 0) -> bytes:
     return machine.urandom(size)
 
 
@@ -235,8 +257,14 @@ def _select(machine: Machine, *wanted: Any) -> Any:
     return machine.select(wanted[:3], *(wanted[3:] or (None,)))
 
 
-_poll = _replaces(select, "poll")(lambda machine: machine.poll())
-_epoll = _replaces(select, "epoll")(lambda machine, *_, **__: machine.epoll())
+@_replaces(select, "poll")
+def _poll(machine: Machine) -> Any:
+    return machine.poll()
+
+
+@_replaces(select, "epoll")
+def _epoll(machine: Machine, *_: Any, **__: Any) -> Any:
+    return machine.epoll()
 
 
 # -- tasks and signals --------------------------------------------------------------------------------------

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import datetime
 import os
+import pickle
 import random
 import resource
 import secrets
 import select
+import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 import threading
@@ -69,6 +72,17 @@ def test_machine_is_restored_after_a_run() -> None:
     assert names() == before
     assert abs(time.time() - datetime.datetime.now(datetime.UTC).timestamp()) < 5
     assert time.time() > EPOCH_S
+
+
+def test_functions_of_the_machine_are_pickled_by_their_names() -> None:
+    async def kept() -> list[Any]:
+        calls = [time.sleep, time.clock_gettime, os.urandom, os.getrandom, os.getpid, socket.gethostname]
+        calls += [select.select, select.poll, select.epoll, asyncio.all_tasks, signal.signal, sqlite3.connect]
+        assert pickle.loads(pickle.dumps(calls)) == calls
+        return calls
+
+    calls = virtually(kept)
+    assert pickle.loads(pickle.dumps(calls)) == calls, "and after the run"
 
 
 def test_another_thread_keeps_the_real_machine() -> None:
