@@ -9,6 +9,7 @@ reports each process that began and ended. When its other end closes, it kills a
 from __future__ import annotations
 
 import contextlib
+import ctypes  # noqa: F401  # for `die_with_parent`: once, not in each forked process
 import gc
 import importlib
 import logging
