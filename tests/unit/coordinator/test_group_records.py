@@ -26,6 +26,7 @@ from fencepost.coordinator.codec.reader import entity_reader
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as sr
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import Tasks
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
 LINES = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]
@@ -106,6 +107,41 @@ def check_older(value: Any, kafka: dict[str, Any]) -> None:
             assert member.rebalance_timeout_ms == theirs.get("rebalanceTimeout", theirs["sessionTimeout"])
 
 
+def check_held(value: Any, kafka: dict[str, Any]) -> None:
+    """Partitions and tasks have a form of their own in our values, which `check_fields` does not see."""
+    active = kafka.get("activeTasks", []) + kafka.get("activeTasksPendingRevocation", [])
+    match value:
+        case r.ConsumerGroupCurrentMemberAssignmentValue():
+            assert value.assigned == by_key(kafka["assignedPartitions"])
+            assert value.pending_revocation == by_key(kafka["partitionsPendingRevocation"])
+            active = kafka["assignedPartitions"] + kafka["partitionsPendingRevocation"]
+        case sr.StreamsGroupTargetAssignmentMemberValue():
+            assert value.tasks == roles(kafka)
+            return
+        case sr.StreamsGroupCurrentMemberAssignmentValue():
+            assert value.assigned == roles(kafka)
+            assert value.pending_revocation == roles(kafka, "PendingRevocation")
+        case _:
+            return
+    epochs: dict[str, dict[int, int]] = {}
+    for each in active:
+        if (since := each.get("assignmentEpochs")) is not None:
+            epochs.setdefault(key_of(each), {}).update(zip(each["partitions"], since, strict=True))
+    assert value.assignment_epochs == {key: known for key, known in epochs.items() if known}
+
+
+def key_of(entry: dict[str, Any]) -> str:
+    return str(entry.get("topicId") or entry["subtopologyId"])
+
+
+def by_key(entries: list[dict[str, Any]]) -> dict[str, tuple[int, ...]]:
+    return {key_of(each): tuple(sorted(each["partitions"])) for each in entries}
+
+
+def roles(kafka: dict[str, Any], suffix: str = "") -> Tasks:
+    return Tasks(*(by_key(kafka[f"{role}Tasks{suffix}"]) for role in ("active", "standby", "warmup")))
+
+
 def test_it_reads_what_kafka_reads() -> None:
     for line in LINES:
         _check_line(line)
@@ -129,6 +165,7 @@ def _check_line(line: dict[str, Any]) -> None:
         read, _ = entity_reader(form)(data(line)[1] or b"", 2)
         check_fields(form, read, kafka["value"])
         check_older(record.value, kafka["value"])
+        check_held(record.value, kafka["value"])
 
 
 def test_it_writes_what_a_broker_writes() -> None:
