@@ -76,7 +76,14 @@ def test_machine_is_restored_after_a_run() -> None:
 
 def test_functions_of_the_machine_are_pickled_by_their_names() -> None:
     async def kept() -> list[Any]:
-        calls = [time.sleep, time.clock_gettime, os.urandom, os.getrandom, os.getpid, socket.gethostname]
+        calls: list[Any] = [
+            time.sleep,
+            time.clock_gettime,
+            os.urandom,
+            os.getrandom,
+            os.getpid,
+            socket.gethostname,
+        ]
         calls += [select.select, select.poll, select.epoll, asyncio.all_tasks, signal.signal, sqlite3.connect]
         assert pickle.loads(pickle.dumps(calls)) == calls
         return calls
