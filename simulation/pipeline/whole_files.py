@@ -12,7 +12,14 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write to; on success the file appears at `path`, otherwise nothing is left."""
+    """Yield a path to write to; on success the file appears at `path`, otherwise nothing is left.
+
+    A link stays a link. A device or a pipe, such as `/dev/null`, is written to, not replaced.
+    """
+    if path.exists() and not path.is_file():
+        yield path
+        return
+    path = path.resolve()
     hidden = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         yield hidden

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from fencepost.simulation.pipeline.runs import begun_row
 from fencepost.simulation.pipeline.shipping import project_zip
 from fencepost.simulation.pipeline.tasks import Task, cells_of, dealt, parse_grid, simulate_command, tasks_of
 from fencepost.simulation.pipeline.traces import NOTE, run_schema
-from fencepost.simulation.pipeline.whole_files import whole_file
+from fencepost.simulation.pipeline.whole_files import whole_file, write_whole
 
 SCENARIO = 'duration = "{}"\n[[topics]]\nname = "orders"\npartitions = 4\n'
 
@@ -259,6 +260,21 @@ def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     with whole_file(tmp_path / "a") as path:
         path.write_text("whole")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a", "whole")]
+
+
+def test_a_link_stays_and_a_pipe_is_written_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("a")
+    write_whole(tmp_path / "link", "by a link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "a").read_text() == "by a link"
+    os.mkfifo(tmp_path / "pipe")
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(tmp_path / "pipe", "through a pipe")
+        assert os.read(reading, 100) == b"through a pipe"
+    finally:
+        os.close(reading)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "link", "pipe"}
 
 
 @pytest.mark.processes
