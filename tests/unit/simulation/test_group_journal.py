@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.simulation.lab.chaos import group_log_tail
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch
 from tests.batches import NOBODY, batch_of
+from tests.waiting import until
 
 COMMIT, ABORT = 1, 0
 ATTRIBUTES_AT, LEADER_EPOCH_AT = 21, 12
@@ -120,6 +121,19 @@ async def test_a_log_without_a_start_is_given_up_in_time(
         async with asyncio.timeout(15):
             with pytest.raises(EnvironmentLacks, match=why):
                 await GroupLogTail("g", kafka.bootstrap_servers).__aenter__()
+
+
+@pytest.mark.real
+async def test_a_search_for_the_start_that_is_cancelled_closes_its_connection() -> None:
+    with EmbeddedKafka() as kafka:
+        kafka.add_fault("silent", "ListOffsets")
+        journal = GroupLogTail("g", kafka.bootstrap_servers)
+        entering = asyncio.ensure_future(journal.__aenter__())
+        await until(lambda: journal._connection is not None)
+        entering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+        assert journal._connection is None
 
 
 @pytest.mark.real
