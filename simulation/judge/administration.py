@@ -102,19 +102,22 @@ class AdministrationChecks:
     ) -> Iterator[DescribedGroup]:
         default = self._default_assignor
         told = {each.group_id: each.assignor_name for each in reply.groups}
-        """The preferred assignors, which the group may choose in a draw."""
         for group_id in request.group_ids:
             group = live.groups.get(group_id)
             if group is None:
                 code = ErrorCode.GROUP_ID_NOT_FOUND if group_id else ErrorCode.INVALID_GROUP_ID
                 yield DescribedGroup(group_id=group_id, error_code=code)
                 continue
+            assignor = assignor_of(group.members.values(), default)
+            if assignor is None:  # in a draw the group may choose
+                named = {member.server_assignor for member in group.members.values()}
+                assignor = shown if (shown := told.get(group_id)) in named and shown else default
             yield DescribedGroup(
                 group_id=group_id,
                 group_state=_state_of(group),
                 group_epoch=group.group_epoch,
                 assignment_epoch=group.assignment_epoch,
-                assignor_name=assignor_of(group.members.values(), default) or told.get(group_id, ""),
+                assignor_name=assignor,
                 members=tuple(
                     _described_member(live, member, group.targets.get(member_id, NO_PARTITIONS))
                     for member_id, member in sorted(group.members.items())

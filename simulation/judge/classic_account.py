@@ -83,6 +83,8 @@ class ExpectedGroup:
         """While the first members gather: the current delay, and the time that is left for more, in ms."""
         self._newcomers = False
         """True if a member joined in that time."""
+        self.is_written = True
+        """False if the last record of the group could not be written."""
         self.look_ms = 0
         """Before this time no deadline passes."""
         self.now = Expected()
@@ -184,12 +186,20 @@ class ExpectedGroup:
         """Take the deadlines of a group that was just loaded from a coordinator with another clock."""
         at_ms = {each: timers.deadline_of(each) for each in self.deadlines}
         self.deadlines.update({each: at for each, at in at_ms.items() if at is not None})
+        self.looked()
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Deadline]]:
         """Yield the deadlines that have passed by then."""
         for deadline, at_ms in self.deadlines.items():
             if at_ms <= now_ms:
                 yield at_ms, deadline
+
+    def gathers_again(self, at_ms: int, deadline: Deadline, now_ms: int) -> bool:
+        """Return true if this timer, once it has run, is armed again for the same time."""
+        if deadline != self._joining or self._gathering is None or not self._newcomers:
+            return False
+        more_ms = self._gathering[1]
+        return more_ms > 0 and now_ms + min(self._config.group_initial_rebalance_delay_ms, more_ms) == at_ms
 
     def looked(self) -> None:
         """Note that all deadlines up to now were checked."""

@@ -6,7 +6,7 @@ one again when the last of them leaves (KIP-848, Migration). Members stay, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
@@ -61,10 +61,24 @@ class KnownConsumers:
     __slots__ = ("assignment_epoch", "epoch", "members", "targets")
 
     def __init__(self, group: ConsumerGroup) -> None:
-        self.members: Mapping[ids.MemberId, ConsumerGroupMember] = dict(group.members)
-        self.targets: Mapping[ids.MemberId, ids.Partitions] = dict(group.targets)
+        self.members: dict[ids.MemberId, ConsumerGroupMember] = dict(group.members)
+        self.targets: dict[ids.MemberId, ids.Partitions] = dict(group.targets)
         self.epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
+
+    def take(self, group: ConsumerGroup, member_id: ids.MemberId | None) -> bool:
+        """Take in a record of the group, or of one member; return true if that one was removed."""
+        self.epoch, self.assignment_epoch = group.group_epoch, group.assignment_epoch
+        if member_id is None:
+            return False
+        if (target := group.targets.get(member_id)) is None:
+            self.targets.pop(member_id, None)
+        else:
+            self.targets[member_id] = target
+        if (member := group.members.get(member_id)) is None:
+            return self.members.pop(member_id, None) is not None
+        self.members[member_id] = member
+        return False
 
     def error_of(self, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
         """Return the error for the member, instance and generation of a request; NONE if they are right."""
@@ -421,22 +435,24 @@ class ClassicMigration:
 
     def after(self, live: GroupCoordinator, outcome: Outcome) -> Iterator[Finding]:
         """Findings of consumer groups that are left without a member of the newer protocol; takes them in."""
-        for group_id in {
-            record.key.group_id: None for record in outcome.records if type(record.key) in _OF_GROUPS
-        }:
-            group = live.groups.get(group_id)
+        left: set[str] = set()
+        for record in outcome.records:
+            if type(record.key) not in _OF_GROUPS:
+                continue
+            group_id, group = record.key.group_id, live.groups.get(record.key.group_id)
             if group is None:
                 self._known.pop(group_id, None)
-                continue
-            known, config = KnownConsumers(group), self._config
-            before, self._known[group_id] = self._known.get(group_id), known
+            elif (known := self._known.get(group_id)) is None:
+                self._known[group_id] = KnownConsumers(group)
+            elif known.take(group, getattr(record.key, "member_id", None)):
+                left.add(group_id)
+        for group_id in sorted(left):
+            members = self._known[group_id].members
             if (
-                before is not None
-                and before.members.keys() - known.members.keys()
-                and known.members
-                and config.group_consumer_migration_policy in _DOWNGRADES
-                and len(known.members) <= config.group_max_size
-                and all(each.classic is not None for each in known.members.values())
+                members
+                and self._config.group_consumer_migration_policy in _DOWNGRADES
+                and len(members) <= self._config.group_max_size
+                and all(each.classic is not None for each in members.values())
             ):
                 yield "classic-migrates", f"all members of {group_id} are classic, and it is a consumer group"
 

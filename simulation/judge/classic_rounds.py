@@ -7,7 +7,6 @@ finding, a group is left alone until another coordinator loads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -23,7 +22,7 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -46,7 +45,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetada
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.judge.administration import delete_errors
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
-from fencepost.simulation.judge.classic import check_assignment, check_stickiness
+from fencepost.simulation.judge.classic import check_assignment, check_state, check_stickiness, check_timer
 from fencepost.simulation.judge.classic_account import ExpectedGroup
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
@@ -71,6 +70,8 @@ _E = ErrorCode
 _NONE = ErrorCode.NONE
 _LATE_MS: Final = 1
 """Events in the millisecond of a deadline may come before its timer."""
+_AT_ONCE: Final = 8
+"""Groups that are looked at after an event that does not name them."""
 _FENCING: Final = frozenset(
     {_E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.ILLEGAL_GENERATION, _E.REBALANCE_IN_PROGRESS}
 )
@@ -191,16 +192,27 @@ def _essence(value: GroupMetadataValue | None) -> object:
     return members, msgspec.structs.replace(value, members=(), current_state_timestamp_ms=0, leader=leader)
 
 
+def _undated(value: GroupMetadataValue | None) -> object:
+    """Return a record without the time at which the group entered its state: that is after the write."""
+    return value and msgspec.structs.replace(value, current_state_timestamp_ms=0)
+
+
 class ClassicRounds(Judge):
     """Watches the coordinators' classic groups, and keeps an account of each."""
 
     has_the_time = True
-    """True if timers of the coordinator run in time; else no timer is found late."""
+    """True if timers of the coordinator run in time, and hosts of members are seen; else no timer is found
+    late, and no request that hangs."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, ExpectedGroup] = {}
         self._lost: set[str] = set()
         """Groups with a finding."""
+        self._unseen: list[str] = []
+        """Groups that have their turn in the coming steps."""
+        self._counted: dict[str, int] = {}
+        self._armed = 0
+        """The number of timers that all accounts expect, and that of each: no step has to look at all."""
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._turned_away: set[str] = set()
@@ -224,18 +236,21 @@ class ClassicRounds(Judge):
         if what == "active" and live is not None:
             self._accounts.clear()
             self._lost.clear()
+            self._counted.clear()
+            self._armed = 0
             for group_id, value in live.classic.stored.items():
                 account = ExpectedGroup.of_record(group_id, value, self.world.config, now_us // 1000)
                 self._accounts[group_id] = account
                 if not self.has_the_time:
                     account.adopt(live.classic.timers)
+                self._count(group_id)
                 self._found(group_id, check_state(account, live))
             self._migration.loaded(live)
 
     def _turn_away(self) -> None:
         """Note the members that wait: each is sent to the new coordinator."""
         hosts = self.world.hosts_by_member
-        for account in self._accounts.values():
+        for account in self._accounts.values() if self.has_the_time else ():
             for member_id, member in account.members.items():
                 if member_id in hosts and (member.join is not None or member.sync is not None):
                     self._turned_away.add(hosts[member_id])
@@ -288,22 +303,43 @@ class ClassicRounds(Judge):
             self.report_all(_fresh_assignments(outcome.records))
         if outcome.records:
             self.report_all(self._migration.after(live, outcome))
+        if not isinstance(event, _IN_SESSION):
+            self._look_around(live)
         if self.has_the_time:
             self._look(host, now_ms)
 
+    def _look_around(self, live: GroupCoordinator) -> None:
+        """Find groups that an event changed without naming them: a few after each event, in turn."""
+        if not self._unseen:
+            self._unseen = [*self._accounts]
+        for group_id in self._unseen[-_AT_ONCE:]:
+            account, group = self._accounts.get(group_id), live.classic.groups.get(group_id)
+            if account is not None and (
+                group is None
+                or group.generation != account.generation
+                or group.state is not account.phase
+                or len(group.members) != len(account.members)
+            ):
+                self._found(group_id, check_state(account, live))
+        del self._unseen[-_AT_ONCE:]
+
     def on_end(self, now_us: int) -> None:
-        """Check that groups at rest are in memory as their accounts say."""
+        """Check that groups are as their accounts say, and those at rest on record, too."""
         live = self.world.active
         if live is None:
             return
         for group_id, account in [*self._accounts.items()]:
+            self._found(group_id, check_state(account, live))
             group = live.classic.groups.get(group_id)
-            if group is None or account.phase not in (STABLE, EMPTY):
+            if group is None or group_id in self._lost or account.phase not in (STABLE, EMPTY):
                 continue
             value, right = group.value(group.assignments), account.value()
             if _essence(value) != _essence(right):
                 message = f"{group_id}, {account.phase}, ends as {value} instead of {right}"
                 self._found(group_id, [("classic-record", message)])
+            elif account.is_written and _undated(live.classic.stored.get(group_id)) != _undated(value):
+                message = f"{group_id}, {account.phase} in generation {account.generation}, differs from its"
+                self._found(group_id, [("classic-record", f"{message} record")])
 
     # -- requests -----------------------------------------------------------------------------------------
 
@@ -333,6 +369,7 @@ class ClassicRounds(Judge):
             expected, what = account.beats(event), "classic-answers"
         else:
             account.hears(event.member_id)
+        self._count(group_id)
         if codes - {expected}:
             self.report(
                 what,
@@ -415,6 +452,8 @@ class ClassicRounds(Judge):
         """Compare, and let the account go on."""
         group_id, expected = account.group_id, account.now
         findings: list[Finding] = []
+        if expected.value is not None:
+            account.is_written = bool(outcome.records)
         if expected.value is not None and not outcome.records and self._fails(outcome):
             expected.answers.clear()
             expected.value = None
@@ -426,16 +465,10 @@ class ClassicRounds(Judge):
         if not findings and group_id in self._accounts:
             findings += check_state(account, live)
         self._found(group_id, findings)
-        if not findings and not self._lost and len(live.classic.timers) != self._timers():
-            self._found(
-                group_id,
-                [
-                    (
-                        "timers-armed",
-                        f"{what} left {len(live.classic.timers)} timers instead of {self._timers()}",
-                    )
-                ],
-            )
+        self._count(group_id)
+        if not findings and not self._lost and (armed := len(live.classic.timers)) != self._armed:
+            message = f"{what} left {armed} timers instead of {self._armed}"
+            self._found(group_id, [("timers-armed", message)])
 
     def _belongs_elsewhere(self, live: GroupCoordinator, group_id: str) -> bool:
         """Return true if a group of another kind has that id, and has members."""
@@ -447,9 +480,8 @@ class ClassicRounds(Judge):
     # -- deadlines ----------------------------------------------------------------------------------------
 
     def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
-        """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
-        if outcome is NOTHING:
-            return  # no group had it
+        """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline, and is
+        no longer armed."""
         fenced = {each.member_id: each for each in outcome.effects if isinstance(each, MemberFenced)}
 
         timers: Any = live.classic.timers
@@ -458,14 +490,25 @@ class ClassicRounds(Judge):
             at_ms, deadline = one
             return at_ms, timers.deadline_of(deadline) == at_ms, not _explains(deadline, fenced)
 
-        due = [one for account in self._accounts.values() for one in account.due(now_ms)]
+        due: list[tuple[int, Deadline]] = []
+        for account in self._accounts.values():
+            if account.look_ms <= now_ms:
+                if not (found := [*account.due(now_ms)]):
+                    account.looked()
+                due += found
         first = min(due, key=rank, default=None)
-        if first is None:
-            for group_id in [*self._accounts]:
-                got = sent(group_id, event, outcome)
-                self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
-        if first is None or (outcome.records and rank(first)[1]):
-            self._elsewhere(live, event, outcome, now_ms)  # it was another kind's
+        if first is not None and rank(first)[1]:
+            is_again = not outcome.records and self._accounts[first[1].group_id].gathers_again(*first, now_ms)
+            first = first if is_again and outcome is not NOTHING else None
+        if first is None:  # it was another kind's
+            parked = any(isinstance(each, ParkedResponse) for each in outcome.effects)
+            keys = [each.key for each in outcome.records if type(each.key) is GroupMetadataKey]
+            named = {each.group_id: None for each in (*fenced.values(), *keys)}
+            for group_id in [*(self._accounts if parked else named)]:
+                if group_id in self._accounts:
+                    got = sent(group_id, event, outcome)
+                    self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
+            self._elsewhere(live, event, outcome, now_ms)
             return
         deadline = first[1]
         account, got = self._accounts[deadline.group_id], sent(deadline.group_id, event, outcome)
@@ -528,6 +571,7 @@ class ClassicRounds(Judge):
                     )
                 )
         del self._accounts[group_id]
+        self._count(group_id)
         self._found(group_id, findings)
 
     def _came_over(
@@ -555,10 +599,16 @@ class ClassicRounds(Judge):
         if group.state is JOINING:
             account.begin(now_ms, {})
             account.start()
+        self._count(group_id)
         self._found(group_id, check_state(account, live))
 
-    def _timers(self) -> int:
-        return sum(len(account.deadlines) for account in self._accounts.values())
+    def _count(self, group_id: str) -> None:
+        """Count the timers of a group anew."""
+        account = self._accounts.get(group_id)
+        now = 0 if account is None else len(account.deadlines)
+        self._armed += now - self._counted.pop(group_id, 0)
+        if account is not None:
+            self._counted[group_id] = now
 
     def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
         """Report findings, and leave their group alone."""
@@ -599,67 +649,3 @@ def _code_of(reply: Response) -> ErrorCode:
     if isinstance(reply, consumer.LeaveGroupBatchResponse) and reply.members:
         return reply.members[0].error_code
     return getattr(reply, "error_code", _NONE)
-
-
-def check_timer(live: GroupCoordinator, account: ExpectedGroup, deadline: Deadline) -> Iterator[Finding]:
-    """Findings of one timer of a group."""
-    timers: Any = live.classic.timers
-    at_ms, right_ms = timers.deadline_of(deadline), account.deadlines.get(deadline)
-    if at_ms != right_ms:
-        who = deadline.member_id or account.group_id
-        yield "timers-armed", f"the {deadline.kind} timer of {who} is at {at_ms}, not at {right_ms}"
-
-
-def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
-    """Findings of the state of a group after an event: its description, and its timers."""
-    group_id = account.group_id
-    group = live.classic.groups.get(group_id)
-    if group is None:
-        yield "classic-members", f"{group_id} was deleted, it has {sorted(account.members)}"
-        return
-    at, right = (group.state, group.generation), (account.phase, account.generation)
-    if at != right:
-        yield (
-            "classic-rounds" if at[0] is not right[0] else "classic-generations",
-            f"{group_id} is {at[0]} in generation {at[1]} instead of {right[0]} in {right[1]}",
-        )
-        return
-    if not _seats_alike(group.members, account.members):
-        seats = {each.member_id: each.instance_id for each in group.members.values()}
-        yield "classic-members", f"{group_id} has the members {seats} instead of {sorted(account.members)}"
-        return
-    instances = [*map(_INSTANCE, group.members.values())]
-    if len(group.static_members) != (static := len(instances) - instances.count(None)):
-        yield (
-            "static-bijection",
-            f"{group_id} has {static} static members and {len(group.static_members)} instance ids",
-        )
-    if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
-        yield (
-            "classic-joined",
-            f"{group_id} has protocol {group.protocol_type} {group.protocol} instead of"
-            f" {account.protocol_type} {account.protocol}",
-        )
-    if group.pending_joins.keys() != account.given_ids or group.pending_syncs.keys() != account.unsynced:
-        yield (
-            "classic-rounds",
-            f"{group_id} waits for {[*group.pending_joins]} to join and {[*group.pending_syncs]} to sync, not"
-            f" for {sorted(account.given_ids)} and {sorted(account.unsynced)}",
-        )
-    for deadline in account.deadlines:
-        yield from check_timer(live, account, deadline)
-
-
-_INSTANCE: Final = attrgetter("instance_id")
-
-
-def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
-    """Return true if these are the same members, with the same instance ids.
-
-    It is fast, since hundreds of members are compared in many steps.
-    """
-    if one.keys() != other.keys():
-        return False
-    if [*one] == [*other]:
-        return [*map(_INSTANCE, one.values())] == [*map(_INSTANCE, other.values())]
-    return all(one[member_id].instance_id == other[member_id].instance_id for member_id in one)

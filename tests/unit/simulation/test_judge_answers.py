@@ -9,8 +9,10 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.encoding import encode
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
@@ -25,6 +27,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.judge import journal
 from fencepost.simulation.judge.commits import (
     CommittedOffsets,
     check_deleted_topics,
@@ -32,7 +35,7 @@ from fencepost.simulation.judge.commits import (
 )
 from fencepost.simulation.judge.consumer_groups import check_answer, check_reply
 from fencepost.simulation.judge.consumer_model import refusal
-from tests.unit.simulation.judged_steps import ConsumerScene, beat
+from tests.unit.simulation.judged_steps import ConsumerScene, beat, replying
 
 X = "X" * 22
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -361,3 +364,35 @@ def test_offsets_of_a_deleted_topic_go(staged):
     assert [name for name, _ in check_deleted_topics(IMAGE, live)] == ["offsets-kept"]
     live.apply_batch(outcome.records)
     assert not list(check_deleted_topics(IMAGE, live))
+
+
+@pytest.mark.parametrize("name", ["nonsense", ""])
+def test_a_draw_of_assignors_is_decided_for_one_of_them(name):
+    scene = ConsumerScene()
+    scene.join("A", server_assignor="range")
+    scene.join("B", server_assignor="uniform")
+    request = ConsumerGroupDescribeRequest(group_ids=("g",))
+    scene.step(request)
+    assert not scene.found
+
+    def other(outcome):
+        (group,) = outcome.reply.groups
+        return replying(groups=(msgspec.structs.replace(group, assignor_name=name),))(outcome)
+
+    scene.step(request, other)
+    assert scene.broken == {"told-equals-state"}
+
+
+def test_a_record_that_only_moves_an_epoch_is_not_encoded_again(monkeypatch):
+    encoded = []
+    monkeypatch.setattr(journal, "encode", lambda record: encoded.append(record) or encode(record))
+    scene = ConsumerScene()
+    scene.join("A", server_assignor="range")
+    scene.beat("A", "01")
+    encoded.clear()
+    scene.rebalance()
+    scene.beat("A", "01")
+    assert encoded
+    kept = r.ConsumerGroupCurrentMemberAssignmentKey
+    assert not [record for record in encoded if type(record.key) is kept]
+    assert not scene.found

@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
     DeadlineReached,
     MemberFenced,
     Outcome,
@@ -33,6 +34,7 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.mutants.registry import MUTANTS
+from tests.growth import lines
 from tests.unit.simulation.judged_steps import Judged, Tamper, changed, recorded, replying, same
 
 E = ErrorCode
@@ -153,6 +155,33 @@ class Scene(Judged):
 
     def generation(self, number: str) -> None:
         self.live.classic.groups["g"].generation = int(number)
+
+    def other(self, group_id: str = "h") -> Outcome:
+        """A member joins another group."""
+        self.tokens += 1
+        offered = (classic.JoinGroupProtocol("range", b""),)
+        fields: Any = {"protocol_type": "consumer", "protocols": offered, "session_timeout_ms": 10_000}
+        fields["rebalance_timeout_ms"] = 6_000
+        return self.step(classic.JoinGroupRequest(group_id=group_id, token=self.tokens, **fields))
+
+    def unstored(self) -> None:
+        """The record of the group is lost."""
+        self.live.classic._stored.pop("g")
+
+    def lapse(self) -> None:
+        """The next timer is consumed without an effect."""
+        due = self.live.next_deadline()
+        assert due is not None
+        self.now_ms = due
+        self.live.classic.timers.pop_due(due)
+        self.show(DeadlineReached(due), NOTHING)
+
+    def foreign(self) -> None:
+        """When the next timer is due, one of another kind of groups runs, and can't write its records."""
+        due = self.live.next_deadline()
+        assert due is not None
+        self.now_ms = due
+        self.show(DeadlineReached(due), Outcome())
 
     def leak(self) -> None:
         self.live.classic.timers.set(GroupTimerKey(GroupTimerKind.SESSION, "g", "leaked"), 10**12)
@@ -312,11 +341,19 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
         ("later 10; commit c-9", "classic-members"),
         ("delete =NON_EMPTY_GROUP", ""),
         ("generation 5; time", "classic-generations"),
+        ("generation 5; other", "classic-generations"),
+        ("join c-1; generation 5; other", "classic-generations"),
+        ("join c-1; generation 5; end", "classic-generations"),
         ("leak; join c-1", "timers-armed"),
+        ("lapse", "classic-members"),
+        ("join c-1; lapse", "classic-rounds classic-members"),
+        ("foreign; time", ""),
         ("join c-1; join c-2; sync c-1 2 c-1:0 c-2:0", "classic-assignment"),
         ("end", ""),
         ("join c-1; end", ""),  # in the middle of a round a group is not on record
         ("reassigned; end", "classic-record"),
+        ("unstored; end", "classic-record"),
+        ("refuse; leave c-1 c-2; time; time; refuse; end", ""),  # it is empty, and its record is older
         ("modern; beat c-1; join c-1; sync c-1 2; new 3 protocols=sticky; modern -1; join c-1; join c-2", ""),
     ],
 )
@@ -347,6 +384,37 @@ def test_an_instance_id_that_is_not_kept() -> None:
     assert Scene(STATIC).play("no_instances; both 2") == {"static-bijection"}
 
 
+def test_a_round_that_gathers_again_at_the_same_time() -> None:
+    scene = Scene("new 1; new 2; join c-1; later -0.01; join c-2; time", group_initial_rebalance_delay_ms=0)
+    assert scene.live.classic.groups["g"].state == "PreparingRebalance"
+    assert scene.play("time; sync c-2; sync c-1 1 c-1:0 c-2:1; beat c-2") == set()
+
+
+def test_members_without_known_hosts_are_not_noted_as_turned_away() -> None:
+    scene = Scene(PAIR + "; join c-1")
+    scene.world.hosts_by_member = {"c-1": "one"}
+    scene.judge.on_coordinator_state("b", "resign", scene.now_ms * 1_000)
+    assert scene.judge._turned_away == {"one"}
+    scene.loaded()
+    scene.judge._turned_away.clear()
+    scene.judge.has_the_time = False
+    scene.play("join c-1")
+    scene.judge.on_coordinator_state("b", "resign", scene.now_ms * 1_000)
+    assert scene.judge._turned_away == set()
+
+
+@pytest.mark.parametrize("step", ["new 2", "time"])
+def test_a_step_costs_no_more_with_many_groups(step: str) -> None:
+    def cost(groups: int) -> int:
+        scene = Scene("both 1; " + "; ".join(f"other g{number}" for number in range(groups)))
+        scene.judge.has_the_time = False
+        return lines(lambda: scene.play(step))
+
+    cost(2)
+    few, many = cost(10), cost(60)
+    assert many < few + 6 * 60, f"10: {few} lines, 60: {many}"
+
+
 def test_a_timer_that_nobody_had_set() -> None:
     ghost = MemberFenced(group_id="g", member_id="c-2", reason="session")
     assert Scene(PAIR).show(DeadlineReached(), Outcome(effects=(ghost,))) == {"classic-members"}
@@ -375,6 +443,16 @@ def test_a_group_that_could_go_over_and_does_not() -> None:
     scene.play("modern")
     assert scene.show(modern(0), refused) == set()  # it did, whatever the reply was
     assert Scene(PAIR).show(modern(0), refused) == {"classic-migrates"}
+
+
+def test_a_batch_of_a_consumer_group_is_taken_in_without_a_copy_of_its_members() -> None:
+    scene = Scene(PAIR + "; modern; beat c-1")
+    known = scene.judge._migration._known["g"]
+    scene.play("join c-1; sync c-1 2; beat c-2")
+    assert scene.judge._migration._known["g"] is known
+    group = scene.live.groups["g"]
+    assert (known.members, known.targets) == (group.members, group.targets)
+    assert (known.epoch, known.assignment_epoch) == (group.group_epoch, group.assignment_epoch)
 
 
 def test_a_group_that_stays_behind_without_a_member_of_the_newer_protocol(
