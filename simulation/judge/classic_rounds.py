@@ -502,8 +502,10 @@ class ClassicRounds(Judge):
             first = first if is_again and outcome is not NOTHING else None
         if first is None:  # it was another kind's
             parked = any(isinstance(each, ParkedResponse) for each in outcome.effects)
-            keys = [each.key for each in outcome.records if type(each.key) is GroupMetadataKey]
-            named = {each.group_id: None for each in (*fenced.values(), *keys)}
+            named = {each.group_id: None for each in fenced.values()}
+            for record in outcome.records:
+                if type(record.key) is GroupMetadataKey:
+                    named[record.key.group_id] = None
             for group_id in [*(self._accounts if parked else named)]:
                 if group_id in self._accounts:
                     got = sent(group_id, event, outcome)
