@@ -294,6 +294,8 @@ commits what it processed: 0 commit 10 ->
 commits what it did not process: 0 commit 11 -> commit-within-processed
 releases without a commit: 0 call revoked end 0 1 -> commit-before-release
 releases after a commit: 0 commit 10; 0 call revoked end 0 1 ->
+commits after the release: 0 commit 10; 0 call revoked end 0 1 | 0 commit 10 -> commit-while-owned
+releases without a commit while it searches: 0 search; 0 call revoked end 0 1 ->
 processes what was deleted: 0 delivered 10 20; 0 topic deleted; 0 topic created; 0 processed 10 20 |
     0 processed 5 6 n -> at-least-once
 """,
