@@ -152,6 +152,7 @@ a claim of a member that left the classic group: assigned A B; classic; assigned
 """,
     OWNED: """
 two claimants: claims B 0 1 -> one-claimant
+two claimants again: claims B 0; releases B 0; claims B 0 -> one-claimant one-claimant
 after a release: releases A 0; claims B 0 ->
 after a loss: loses A 0; claims B 0 ->
 of a process that died: dies A; claims B 0 ->

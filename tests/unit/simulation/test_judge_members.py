@@ -42,6 +42,20 @@ lost too much: 0 call assigned begin+end 0 1 | 0 call lost begin+end 0 1 2 -> ca
 acknowledged inside one: 0 call assigned begin 0 | 0 move pass_finished RECONCILING ACKNOWLEDGING
     -> callbacks-balanced
 acknowledged after one: 0 call assigned begin+end 0; 0 move pass_finished RECONCILING ACKNOWLEDGING ->
+acknowledged without an assigned one: 0 call assigned begin+end 0; 0 call revoked begin+end 0 |
+    0 move pass_finished RECONCILING ACKNOWLEDGING -> callbacks-balanced
+acknowledged after one that raised: 0 call assigned begin+end 0; 0 call revoked begin+raised 0;
+    0 move pass_finished RECONCILING ACKNOWLEDGING ->
+acknowledged in another membership: 0 call assigned begin+end 0; 0 call revoked begin+end 0;
+    0 move released FENCED JOINING; 0 move pass_finished RECONCILING ACKNOWLEDGING ->
+revoked again after it raised: 0 call assigned begin+end 0; 0 call revoked begin+raised 0;
+    0 call revoked begin+end 0 ->
+lost although it raised: 0 call assigned begin+end 0; 0 call lost begin+raised 0 | 0 call lost begin 0
+    -> callbacks-balanced
+joins with partitions: 0 call assigned begin+end 0 | 0 move released FENCED JOINING -> callbacks-balanced
+joins in a callback: 0 call assigned begin+end 0; 0 call lost begin 0; 0 move released FENCED JOINING ->
+lets go of partitions in silence: 0 call assigned begin+end 0 | 0 move released PREPARE_LEAVING LEAVING
+    -> callbacks-balanced
 overlapping: 0 call assigned begin 0 | 0 call assigned begin 1 -> callbacks-balanced
 ended without a begin: 0 call assigned end 0 -> callbacks-balanced
 gone with partitions: 0 call assigned begin+end 0 | 0 host stopped -> callbacks-balanced
@@ -50,6 +64,8 @@ gone with partitions late: 0 move close STABLE PREPARE_LEAVING; 0 call assigned 
 records before an assignment: 0 delivered -> records-while-owned
 records in an assignment: 0 call assigned begin 0 | 0 delivered -> records-while-owned
 records after an assignment: 0 call assigned begin+end 0; 0 delivered ->
+records after another assignment: 0 call assigned begin+end 0; 0 call revoked begin+end 0;
+    0 call assigned begin+end 0; 0 delivered ->
 records in a revocation: 0 call assigned begin+end 0; 0 call revoked begin 0 | 0 delivered
     -> records-while-owned
 """
