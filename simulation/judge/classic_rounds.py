@@ -322,6 +322,13 @@ class ClassicRounds(Judge):
             ):
                 self._found(group_id, check_state(account, live))
         del self._unseen[-_AT_ONCE:]
+        groups = live.classic.groups
+        if len(groups) > len(self._accounts) and not self._lost:
+            for group_id in groups.keys() - self._accounts.keys():
+                message = (
+                    f"{group_id} is there in generation {groups[group_id].generation}, and was never made"
+                )
+                self._found(group_id, [("classic-generations", message)])
 
     def on_end(self, now_us: int) -> None:
         """Check that groups are as their accounts say, and those at rest on record, too."""

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.migration import downgrade
 from fencepost.coordinator.protocol import classic, consumer
@@ -163,6 +164,10 @@ class Scene(Judged):
         fields: Any = {"protocol_type": "consumer", "protocols": offered, "session_timeout_ms": 10_000}
         fields["rebalance_timeout_ms"] = 6_000
         return self.step(classic.JoinGroupRequest(group_id=group_id, token=self.tokens, **fields))
+
+    def appears(self) -> None:
+        """There is a group that no client made."""
+        self.live.classic._groups["i"] = ClassicGroup("i", self.now_ms)
 
     def unstored(self) -> None:
         """The record of the group is lost."""
@@ -344,6 +349,7 @@ def test_a_step_that_goes_wrong(script: str, tamper: Tamper, broken: str) -> Non
         ("generation 5; other", "classic-generations"),
         ("join c-1; generation 5; other", "classic-generations"),
         ("join c-1; generation 5; end", "classic-generations"),
+        ("appears; other", "classic-generations"),
         ("leak; join c-1", "timers-armed"),
         ("lapse", "classic-members"),
         ("join c-1; lapse", "classic-rounds classic-members"),
