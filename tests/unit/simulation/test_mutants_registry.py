@@ -46,7 +46,7 @@ SHOWN_BY = {
     "never-downgraded": (3,),
     "null-releases": (5,),
     "offset-one-too-far": (18,),
-    "owner-by-epoch": (17,),
+    "owner-by-epoch": (17, 2),
     "owner-entry-lost": (4,),
     "polls-missed-late": (5,),
     "ready-group-not-described": (2,),
