@@ -6,7 +6,7 @@ The simulated world reports each event as it happens; a real run reports it when
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol, Unpack
+from typing import Protocol
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
@@ -16,7 +16,7 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.streams.checks import PartitionProgress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
-from fencepost.simulation.trace.rows import RowFields, TraceRows
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 
 
@@ -97,9 +97,26 @@ class ApplicationOutcomes:
 
     # -- messages -----------------------------------------------------------------------------------------
 
-    def _add(self, actor: str, kind: RowKind, **fields: Unpack[RowFields]) -> None:
+    def _add(
+        self,
+        actor: str,
+        kind: RowKind,
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        error: str = "",
+        detail: str = "",
+    ) -> None:
         """Add a row to the trace, at the present time."""
-        self.recorder.add(self._schedule.now_us, actor, kind.value, **fields)
+        self.recorder.add(
+            self._schedule.now_us,
+            actor,
+            kind.value,
+            state_from=state_from,
+            state_to=state_to,
+            error=error,
+            detail=detail,
+        )
 
     def take_down(self, invariant: str, message: str, rule: str = "") -> None:
         """Add a violation of any invariant."""

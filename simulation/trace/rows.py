@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol, TypeAlias, TypedDict, overload
+from typing import Any, Final, Protocol, TypeAlias, overload
 
 import msgspec
 
@@ -88,18 +88,6 @@ _OF_OWNERSHIP: Final = frozenset(
 def _joins(row: Row) -> bool:
     """Return true for a response with which a fenced member becomes a member again."""
     return row.kind == RowKind.HEARTBEAT and row.detail.startswith(("join", "full"))
-
-
-class RowFields(TypedDict, total=False):
-    """The fields of a row that many events do without."""
-
-    state_from: str
-    state_to: str
-    member_epoch: int
-    group_epoch: int
-    partitions: tuple[TopicPartition, ...]
-    error: str
-    detail: str
 
 
 class TraceRows:
