@@ -1,4 +1,4 @@
-"""What kafka-python and kio understand of our answers, where they have a form of their own."""
+"""Our responses, as kafka-python and kio read those that they have a form of their own for."""
 
 from __future__ import annotations
 

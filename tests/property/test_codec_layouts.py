@@ -91,7 +91,7 @@ def see(value: Any, seen: Seen) -> None:
 
 
 def has_error(message: Any) -> bool:
-    """Whether a message, or a part of it, has another code than NONE."""
+    """Return true if a message, or a part of it, has another code than NONE."""
     seen: Seen = {}
     see(message, seen)
     codes = {code for field, values in seen.items() if field.endswith(".error_code") for code in values}

@@ -95,7 +95,7 @@ def check_fields(form: RecordForm, read: dict[str, Any], kafka: dict[str, Any]) 
 
 
 def check_older(value: Any, kafka: dict[str, Any]) -> None:
-    """What a version lacks has a default."""
+    """Compare the fields that older versions lack: there they have defaults."""
     if isinstance(value, r.OffsetCommitValue):
         assert value.leader_epoch == kafka.get("leaderEpoch", -1)
         assert value.expire_timestamp_ms == kafka.get("expireTimestamp", -1)

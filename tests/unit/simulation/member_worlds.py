@@ -65,9 +65,9 @@ def rows(table: str) -> list[Any]:
 
 
 class Scripted:
-    """What happens, as a script: a step is a method and its arguments.
+    """A script of events: each step is a method and its arguments.
 
-    A semicolon ends a step, and a bar one until which nothing may be reported.
+    A semicolon ends a step. So does a bar, and nothing may be reported before it.
     """
 
     found: list[Any]
@@ -85,7 +85,7 @@ class Scripted:
 
 
 class History(Scripted):
-    """What happens to the member `m` of a judge's world: the steps of its script begin with a second."""
+    """A script for the member `m` of a judge's world. Each of its steps begins with a time in seconds."""
 
     unit_us = SECOND
     """Length of a script's unit of time, in µs."""

@@ -1,4 +1,4 @@
-"""What subcommands share: KEY=VALUE words, and paths that are checked before a long run."""
+"""The parts that subcommands share: KEY=VALUE words, and paths that are checked before a long run."""
 
 from __future__ import annotations
 
