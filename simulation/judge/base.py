@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from types import GeneratorType
-from typing import Any, ClassVar, Final, TypeAlias, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
@@ -15,6 +16,8 @@ from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import FindingReport, Observer, WorldObserver, WorldView
 
 _V = TypeVar("_V")
+_A = TypeVar("_A")
+_P = ParamSpec("_P")
 
 Finding: TypeAlias = tuple[str, str]
 """An invariant's name, and a text with the culprit, the place and the epochs."""
@@ -144,40 +147,38 @@ class Judge(FindingReporter, Observer):
     world: WorldView
 
 
-def of_process(take: Callable[..., Iterable[Finding] | None]) -> Callable[..., None]:
-    """Return a hook of a judge that passes its calls on to that hook of what it keeps of a process."""
+class _WithAccounts(Protocol[_A]):
+    processes: OfHosts[_A]
 
-    def pass_on(judge: Any, process: Any, *arguments: object) -> None:
-        if (findings := take(judge.processes[process], *arguments)) is not None:
+    def report_all(self, findings: Iterable[Finding]) -> None: ...
+
+
+def of_process(
+    take: Callable[Concatenate[_A, _P], Iterable[Finding] | None],
+) -> Callable[Concatenate[_WithAccounts[_A], Any, _P], None]:
+    """Return a hook of a judge that passes its calls on to that hook of its account of the process."""
+
+    def pass_on(judge: _WithAccounts[_A], process: Any, /, *arguments: _P.args, **named: _P.kwargs) -> None:
+        if (findings := take(judge.processes[process], *arguments, **named)) is not None:
             judge.report_all(findings)
 
     return pass_on
 
 
-class OfProcesses(Judge):
-    """A judge of each process of a member by itself.
+class OfProcesses(Judge, ABC, Generic[_A]):
+    """A judge of each process of a member by itself, with an account of each.
 
-    `process` is a class with the hooks of a judge, without their host. A hook may return findings.
+    An account has hooks of a judge, without their host; they may return findings.
     """
 
-    process: ClassVar[Any]
-
     def __init__(self) -> None:
-        self.processes: OfHosts[Any] = OfHosts(self.new)
+        self.processes: OfHosts[_A] = OfHosts(self.new)
 
-    def __init_subclass__(cls, *, process: type | None = None) -> None:
-        for hook in {*cls.hooks, "takes_request", "takes_response"} & {*dir(process)}:
-            name = "changed" if hook == "on_member_host" else hook
-            if name not in vars(cls):
-                setattr(cls, name, of_process(getattr(process, hook)))
-        cls.process = process or cls.process
-        super().__init_subclass__()
+    @abstractmethod
+    def new(self, host: str) -> _A:
+        """Return the account of a new process."""
 
-    def new(self, host: str) -> Any:
-        """Return what is kept of a new process."""
-        return self.process(host)
-
-    def changed(self, host: str, what: str, now_us: int) -> None:
+    def changed(self, host: str, /, what: str, now_us: int) -> None:
         """Take in a change of a process."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
@@ -187,11 +188,11 @@ class OfProcesses(Judge):
         if what in ("start", "crash", "stopped"):
             self.processes[host] = self.new(host)
 
-    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, /, request: Request, now_us: int) -> None:
         """Take in a request that a member's driver sent."""
 
     def takes_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
+        self, host: str, /, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Take in a response that a member's driver received, or the exception that stands for none."""
 

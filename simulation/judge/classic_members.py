@@ -30,6 +30,7 @@ from fencepost.simulation.judge.base import (
     OfProcesses,
     as_set,
     joined,
+    of_process,
     shown_names,
     without,
 )
@@ -70,24 +71,24 @@ class ClassicSender:
         """Note that the process is to end, or stands still: it has an excuse for its silence."""
         self.late_us = NEVER
 
-    def on_member_state(self, event: str, source: str, state: str, now_us: int) -> None:
+    def on_member_state(self, event: str, source: str, target: str, now_us: int) -> None:
         """Note that the member machine moved. A member that starts a round may have subscribed to other
         topics."""
-        if not isinstance(state, S):
+        if not isinstance(target, S):
             return
         if self.state is None:
             driver = self._world.members[self.host].driver
             self.patience_us = patience_us(getattr(driver, "heartbeat_interval_ms", 0))
-        self.state = state
-        if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
+        self.state = target
+        if target in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
             self.generation = 0
-        if state not in (*_BEATING, S.PREPARING_REBALANCE):
+        if target not in (*_BEATING, S.PREPARING_REBALANCE):
             self.in_flight.clear()  # the responses belong to a membership that is over
-        if state in (S.PREPARE_LEAVING, S.STALE, S.UNSUBSCRIBED):
+        if target in (S.PREPARE_LEAVING, S.STALE, S.UNSUBSCRIBED):
             self.member_id = None
-        if state not in _BEATING or not self.generation:
+        if target not in _BEATING or not self.generation:
             self.late_us = NEVER
-        elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
+        elif target is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
             self.late_us = now_us + self.patience_us
         if event == E.REJOIN:
             self._at_will = not self.has_reason
@@ -203,10 +204,16 @@ class ClassicSender:
                 self.late_us = now_us + self.patience_us
 
 
-class ClassicMembers(OfProcesses, process=ClassicSender):
+class ClassicMembers(OfProcesses[ClassicSender]):
     """Checks the requests of all members that speak the classic protocol."""
 
     world: MembersWorldView
+    changed = of_process(ClassicSender.on_member_host)
+    on_callback = of_process(ClassicSender.on_callback)
+    on_member_request = of_process(ClassicSender.on_member_request)
+    on_member_response = of_process(ClassicSender.on_member_response)
+    on_member_search = of_process(ClassicSender.on_member_search)
+    on_member_state = of_process(ClassicSender.on_member_state)
 
     def new(self, host: str) -> ClassicSender:
         """Return a process that has not moved."""

@@ -13,7 +13,7 @@ from typing import Final
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.simulation.judge.base import Finding, OfProcesses, shown_names
+from fencepost.simulation.judge.base import Finding, OfProcesses, of_process, shown_names
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _OF_TOPIC: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -142,10 +142,16 @@ class CommitAttempts:
         self._last, self.has_released = None, False
 
 
-class CommitRetries(OfProcesses, process=CommitAttempts):
+class CommitRetries(OfProcesses[CommitAttempts]):
     """Checks the commits of all members of a world, except those of producers."""
 
     world: MembersWorldView
+    on_callback = of_process(CommitAttempts.on_callback)
+    on_commit = of_process(CommitAttempts.on_commit)
+    on_commit_told = of_process(CommitAttempts.on_commit_told)
+    on_member_state = of_process(CommitAttempts.on_member_state)
+    on_poll = of_process(CommitAttempts.on_poll)
+    takes_request = of_process(CommitAttempts.takes_request)
 
     def new(self, host: str) -> CommitAttempts:
         """Return a process that has committed nothing."""

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent, ConsumerMemberState
-from fencepost.simulation.judge.base import MENDED, OF_LOG, Finding, OfProcesses
+from fencepost.simulation.judge.base import MENDED, OF_LOG, Finding, OfProcesses, of_process
 from fencepost.simulation.judge.consumer_model import NONE
 from fencepost.simulation.judge.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.judge.polls import ACTIVE_STATES, POLL_TIMED_OUT
@@ -206,10 +206,17 @@ class MembershipEnd:
             self._is_member = self._owes = False
 
 
-class Leaving(OfProcesses, process=MembershipEnd):
+class Leaving(OfProcesses[MembershipEnd]):
     """Checks all members of a world."""
 
     world: MembersWorldView
+    changed = of_process(MembershipEnd.on_member_host)
+    on_callback = of_process(MembershipEnd.on_callback)
+    on_member_search = of_process(MembershipEnd.on_member_search)
+    on_member_state = of_process(MembershipEnd.on_member_state)
+    on_poll = of_process(MembershipEnd.on_poll)
+    takes_request = of_process(MembershipEnd.takes_request)
+    takes_response = of_process(MembershipEnd.takes_response)
 
     def new(self, host: str) -> MembershipEnd:
         """Return a process that is no member yet."""

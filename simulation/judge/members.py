@@ -18,6 +18,7 @@ from fencepost.simulation.judge.base import (
     OfProcesses,
     as_set,
     joined,
+    of_process,
     shown_names,
     without,
 )
@@ -49,8 +50,11 @@ class MachineMoves:
         self.state = target
 
 
-class Transitions(OfProcesses, process=MachineMoves):
+class Transitions(OfProcesses[MachineMoves]):
     """Watches all member machines of a world."""
+
+    new = MachineMoves
+    on_member_state = of_process(MachineMoves.on_member_state)
 
 
 RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
@@ -174,5 +178,11 @@ class CallbackBalance:
             )
 
 
-class Callbacks(OfProcesses, process=CallbackBalance):
+class Callbacks(OfProcesses[CallbackBalance]):
     """Watches the callbacks of all members of a world."""
+
+    new = CallbackBalance
+    changed = of_process(CallbackBalance.on_member_host)
+    on_member_state = of_process(CallbackBalance.on_member_state)
+    on_callback = of_process(CallbackBalance.on_callback)
+    on_records_delivered = of_process(CallbackBalance.on_records_delivered)

@@ -32,9 +32,9 @@ from fencepost.simulation.judge.base import (
     MENDED,
     NOTHING,
     Finding,
-    OfHosts,
     OfProcesses,
     as_set,
+    of_process,
     shown_names,
     without,
 )
@@ -557,11 +557,18 @@ class PolledProcess:
         return {partition: ends.get(partition, 0) for partition in self._owned}
 
 
-class PollConsequences(OfProcesses, process=PolledProcess):
+class PollConsequences(OfProcesses[PolledProcess]):
     """Checks all members of a world whose applications report their polls."""
 
     world: MembersWorldView
-    processes: OfHosts[PolledProcess]
+    changed = of_process(PolledProcess.on_member_host)
+    on_callback = of_process(PolledProcess.on_callback)
+    on_commit = of_process(PolledProcess.on_commit)
+    on_member_lookup = of_process(PolledProcess.on_member_lookup)
+    on_member_search = of_process(PolledProcess.on_member_search)
+    on_member_state = of_process(PolledProcess.on_member_state)
+    takes_request = of_process(PolledProcess.takes_request)
+    takes_response = of_process(PolledProcess.takes_response)
 
     def __init__(self, records: Records) -> None:
         super().__init__()

@@ -15,10 +15,10 @@ from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommit
 from fencepost.simulation.judge.base import (
     NOTHING,
     Finding,
-    OfHosts,
     OfProcesses,
     as_set,
     joined,
+    of_process,
     shown_names,
     without,
 )
@@ -230,10 +230,18 @@ class ProcessedRecords:
                 )
 
 
-class Records(OfProcesses, process=ProcessedRecords):
+class Records(OfProcesses[ProcessedRecords]):
     """Checks deliveries, commits and releases of all members of a world."""
 
-    processes: OfHosts[ProcessedRecords]
+    on_callback = of_process(ProcessedRecords.on_callback)
+    on_commit = of_process(ProcessedRecords.on_commit)
+    on_loss = of_process(ProcessedRecords.on_loss)
+    on_member_search = of_process(ProcessedRecords.on_member_search)
+    on_records_delivered = of_process(ProcessedRecords.on_records_delivered)
+    on_records_processed = of_process(ProcessedRecords.on_records_processed)
+    on_records_rewound = of_process(ProcessedRecords.on_records_rewound)
+    takes_request = of_process(ProcessedRecords.takes_request)
+    takes_response = of_process(ProcessedRecords.takes_response)
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,10 +33,10 @@ from fencepost.simulation.judge.base import (
     NOTHING,
     OF_LOG,
     Finding,
-    OfHosts,
     OfProcesses,
     as_set,
     joined,
+    of_process,
     shown_names,
     without,
 )
@@ -428,11 +428,14 @@ def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
     )
 
 
-class Requests(OfProcesses, process=Sender):
+class Requests(OfProcesses[Sender]):
     """Checks the requests of all members of a world."""
 
     world: MembersWorldView
-    processes: OfHosts[Sender]
+    changed = of_process(Sender.on_member_host)
+    on_callback = of_process(Sender.on_callback)
+    on_member_search = of_process(Sender.on_member_search)
+    on_member_state = of_process(Sender.on_member_state)
 
     def __init__(self, *followers: RequestFollower) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.simulation.judge.base import Finding, OfProcesses
+from fencepost.simulation.judge.base import Finding, OfProcesses, of_process
 from fencepost.simulation.kafka.requests import OffsetsSince
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -155,8 +155,16 @@ class FailedAttempts:
         return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
 
 
-class Retries(OfProcesses, process=FailedAttempts):
+class Retries(OfProcesses[FailedAttempts]):
     """Checks all members of a world."""
+
+    new = FailedAttempts
+    on_commit = of_process(FailedAttempts.on_commit)
+    on_member_lookup = of_process(FailedAttempts.on_member_lookup)
+    on_member_search = of_process(FailedAttempts.on_member_search)
+    on_member_state = of_process(FailedAttempts.on_member_state)
+    takes_request = of_process(FailedAttempts.takes_request)
+    takes_response = of_process(FailedAttempts.takes_response)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Note fetches of offsets: members do not report them; the coordinator has them."""

@@ -219,6 +219,7 @@ class WorldObserver:
     """The hooks of this class that do something."""
 
     def __init_subclass__(cls, *, declares_hooks: bool = False) -> None:
+        super().__init_subclass__()
         if declares_hooks:
             cls.declared_by = cls
             cls.hooks = tuple(name for name in dir(cls) if name.startswith("on_"))
@@ -265,14 +266,14 @@ class Observer(WorldObserver, declares_hooks=True):
         """Observe a change of a broker's host: `crash`, `restart`, `resign`, `load` (begins) or `active` (has
         loaded)."""
 
-    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+    def on_member_state(self, host: str, /, event: str, source: str, target: str, now_us: int) -> None:
         """Observe a transition of a member's state machine."""
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def on_member_request(self, host: str, /, request: Request, now_us: int) -> None:
         """Observe that a member's driver sent a request."""
 
     def on_member_response(
-        self, host: str, request: Request, response: Response | Exception, now_us: int
+        self, host: str, /, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Observe that a member's driver got a response, or an exception instead of one."""
 
@@ -280,37 +281,42 @@ class Observer(WorldObserver, declares_hooks=True):
         """Observe the time that a request took; `written` says that its response waited for the log."""
 
     def on_callback(
-        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+        self, host: str, /, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Observe that a rebalance callback (`assigned`, `revoked`, `lost`) reached `begin`, `end` or
         `raised`."""
 
     def on_commit(
-        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+        self,
+        host: str,
+        /,
+        request: OffsetCommitRequest,
+        response: OffsetCommitResponse | Exception,
+        now_us: int,
     ) -> None:
         """Observe the response to a member's commit, or that none came."""
 
-    def on_commit_told(self, host: str, code: ErrorCode, now_us: int) -> None:
+    def on_commit_told(self, host: str, /, code: ErrorCode, now_us: int) -> None:
         """Observe that a commit of the application's own ended with this error; NONE if it is committed."""
 
-    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+    def on_poll(self, host: str, /, phase: str, now_us: int) -> None:
         """Observe that the application is about to `begin` or to `end` a poll, or that a poll has
         `failed`."""
 
     def on_records_delivered(
-        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+        self, host: str, /, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Observe the end of a poll, with the records that the application received."""
 
     def on_records_processed(
-        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+        self, host: str, /, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Observe that the application finished these records."""
 
     def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
         """Observe the response to an operator's request, or that none came."""
 
-    def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
+    def on_records_rewound(self, host: str, /, partition: TopicPartition, offset: int, now_us: int) -> None:
         """Observe that the application goes back to a committed position, because its transaction was
         aborted.
 
@@ -323,18 +329,18 @@ class Observer(WorldObserver, declares_hooks=True):
     def on_transactions_loaded(self, host: str, now_us: int) -> None:
         """Observe that another broker has loaded the log of transactions, and coordinates them."""
 
-    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+    def on_member_host(self, host: str, /, what: str, now_us: int) -> None:
         """Observe a change of a member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`,
         `thaw`."""
 
-    def on_member_search(self, host: str, now_us: int) -> None:
+    def on_member_search(self, host: str, /, now_us: int) -> None:
         """Observe that a member looks up its group's coordinator. Until it knows, it can send nothing to the
         coordinator."""
 
-    def on_member_lookup(self, host: str, request: object, now_us: int) -> None:
+    def on_member_lookup(self, host: str, /, request: object, now_us: int) -> None:
         """Observe that a member asks some broker for metadata, or for offsets of logs."""
 
-    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+    def on_loss(self, host: str, /, broker: str, kind: str, request: Request, now_us: int) -> None:
         """Observe that the network lost a member's `request`, or the `response` to it."""
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:

@@ -287,9 +287,12 @@ class JudgedConsumer:
 class SacConsumers(SacJudge):
     """Judges all consumers."""
 
-    vars().update(
-        {hook: of_process(take) for hook, take in vars(JudgedConsumer).items() if hook[:3] == "on_"}
-    )
+    on_client_state = of_process(JudgedConsumer.on_client_state)
+    on_client_callback = of_process(JudgedConsumer.on_client_callback)
+    on_client_update = of_process(JudgedConsumer.on_client_update)
+    on_client_answer = of_process(JudgedConsumer.on_client_answer)
+    on_client_credit = of_process(JudgedConsumer.on_client_credit)
+    on_processed = of_process(JudgedConsumer.on_processed)
 
     def __init__(self) -> None:
         self.processes = OfHosts(partial(JudgedConsumer, judge=self))

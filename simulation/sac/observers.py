@@ -88,6 +88,7 @@ class SacObserver(WorldObserver, declares_hooks=True):
     def on_client_state(
         self,
         subscriber: SacSubscriber,
+        /,
         event: SacMemberEvent,
         source: SacMemberState,
         target: SacMemberState,
@@ -96,24 +97,24 @@ class SacObserver(WorldObserver, declares_hooks=True):
         """A consumer moved along an arrow of its table."""
 
     def on_client_callback(
-        self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
+        self, subscriber: SacSubscriber, /, kind: SacCallback, phase: str, now_us: int
     ) -> None:
         """A callback reached `begin`, `end` or `raised`."""
 
     def on_client_update(
-        self, subscriber: SacSubscriber, correlation: int, active: bool, now_us: int
+        self, subscriber: SacSubscriber, /, correlation: int, active: bool, now_us: int
     ) -> None:
         """A client received an update on its consumer's activity; the consumer takes it in next."""
 
     def on_client_answer(
-        self, subscriber: SacSubscriber, correlation: int, offset: OffsetSpecification, now_us: int
+        self, subscriber: SacSubscriber, /, correlation: int, offset: OffsetSpecification, now_us: int
     ) -> None:
         """A consumer answered an update."""
 
-    def on_client_credit(self, subscriber: SacSubscriber, chunks: int, now_us: int) -> None:
+    def on_client_credit(self, subscriber: SacSubscriber, /, chunks: int, now_us: int) -> None:
         """A consumer granted credit for that many chunks."""
 
-    def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
+    def on_processed(self, subscriber: SacSubscriber, /, offset: int, now_us: int) -> None:
         """An application finished with a message."""
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
