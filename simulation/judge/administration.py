@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.simulation.judge.base import OF_LOG, Finding, shown_names
+from fencepost.simulation.judge.base import OF_LOG, Finding, repeated, shown_names
 from fencepost.simulation.judge.consumer_model import group_state, held
 from fencepost.simulation.judge.targets import assignor_of
 
@@ -216,14 +216,7 @@ def _described_member(
     live: GroupCoordinator, member: ConsumerGroupMember, target: Partitions
 ) -> DescribedMember:
     return DescribedMember(
-        member_id=member.member_id,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        member_epoch=member.member_epoch,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        subscribed_topic_names=member.subscribed_topic_names,
-        subscribed_topic_regex=member.subscribed_topic_regex,
+        **repeated(member, DescribedMember),
         assignment=_named(live, held(member)),
         target_assignment=_named(live, target),
         member_type=MemberType.CONSUMER if member.classic is None else MemberType.CLASSIC,
@@ -257,12 +250,8 @@ def _described_classic(
             protocol_data=chosen,
             members=tuple(
                 DescribedClassicMember(
-                    member_id=member.member_id,
-                    instance_id=member.instance_id,
-                    client_id=member.client_id,
-                    client_host=member.client_host,
-                    metadata={each.name: each.metadata for each in member.protocols}.get(chosen, b""),
-                    assignment=member.assignment,
+                    **repeated(member, DescribedClassicMember)
+                    | {"metadata": {each.name: each.metadata for each in member.protocols}.get(chosen, b"")}
                 )
                 for member in group.members.values()
             ),

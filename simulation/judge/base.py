@@ -9,6 +9,8 @@ from functools import lru_cache
 from types import GeneratorType
 from typing import Any, Concatenate, Final, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
@@ -212,3 +214,8 @@ def shown_names(partitions: Iterable[TopicPartition]) -> str:
     ordered = sorted(partitions)
     few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:_SHOWN])
     return "{" + few + (", …" if len(ordered) > _SHOWN else "") + "}"
+
+
+def repeated(member: object, description: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return what a description repeats of a member: the fields under whose names its group stores them."""
+    return {name: getattr(member, name) for name in description.__struct_fields__ if hasattr(member, name)}

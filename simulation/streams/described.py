@@ -9,20 +9,7 @@ from fencepost.coordinator.protocol import streams
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
-from fencepost.simulation.judge.base import Finding
-
-_OF_MEMBERS = (
-    "member_epoch",
-    "instance_id",
-    "rack_id",
-    "client_id",
-    "client_host",
-    "topology_epoch",
-    "process_id",
-    "user_endpoint",
-    "client_tags",
-)
-"""Fields of a member that its description repeats."""
+from fencepost.simulation.judge.base import Finding, repeated
 
 
 def descriptions(
@@ -67,12 +54,13 @@ def _wrong(
         return
     for shown in described.members:
         member = group.members[shown.member_id]
-        target = group.targets.get(shown.member_id, streams.NO_TASKS)
-        if (shown.assignment, shown.target_assignment) != (member.assigned, target):
-            yield f"{shown.member_id} has {shown.assignment} of {shown.target_assignment}"
-        differ = [name for name in _OF_MEMBERS if getattr(shown, name) != getattr(member, name)]
-        if differ:
-            yield f"{shown.member_id} has another {', '.join(differ)} than is stored"
+        stored = streams.DescribedStreamsMember(
+            **repeated(member, streams.DescribedStreamsMember),
+            assignment=member.assigned,
+            target_assignment=group.targets.get(shown.member_id, streams.NO_TASKS),
+        )
+        if shown != stored:
+            yield f"{shown}, expected {stored}"
     yield from _topology(group, image, described)
 
 
