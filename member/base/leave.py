@@ -8,8 +8,8 @@ that: a late leave would remove it.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, TypeVar
 
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.commits import Commit
@@ -17,6 +17,34 @@ from fencepost.member.base.config import ConsumerConfig
 
 R = TypeVar("R")
 A = TypeVar("A")
+S = TypeVar("S", bound=enum.StrEnum)
+E = TypeVar("E", bound=enum.StrEnum)
+
+_ENDS: Final = (
+    ("UNSUBSCRIBED", "CLOSE", "PREPARE_LEAVING"),
+    ("FENCED", "UNSUBSCRIBE", "UNSUBSCRIBED"),
+    ("FENCED", "CLOSE", "UNSUBSCRIBED"),
+    ("PREPARE_LEAVING", "RELEASED", "UNSUBSCRIBED"),
+    ("PREPARE_LEAVING", "FENCED", "UNSUBSCRIBED"),
+    ("PREPARE_LEAVING", "FATAL_ERROR", "FATAL"),
+)
+_ENDS_OF_ACTIVE: Final = (
+    ("FENCED", "FENCED"),
+    ("FATAL_ERROR", "FATAL"),
+    ("UNSUBSCRIBE", "PREPARE_LEAVING"),
+    ("CLOSE", "PREPARE_LEAVING"),
+)
+
+
+def ends(states: type[S], events: type[E], active: Iterable[S]) -> Iterator[tuple[S, E, S]]:
+    """Yield the arrows by which a membership ends in every protocol, for its states and events.
+
+    `active` are the states of a member that is in the group and intends to stay.
+    """
+    for event, target in _ENDS_OF_ACTIVE:
+        yield from ((state, events[event], states[target]) for state in active)
+    for source, event, target in _ENDS:
+        yield states[source], events[event], states[target]
 
 
 class CloseOption(enum.Enum):

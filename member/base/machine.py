@@ -413,3 +413,19 @@ class MemberMachine(abc.ABC):
             self.leave.cancel()
         if self.closing.deadline_ms is not None and now_ms >= self.closing.deadline_ms:
             self._give_up_closing(now_ms)
+
+
+class AssignmentSteps:
+    """The base of the steps by which a member takes an assignment up, with the parts of its machine that they
+    need."""
+
+    __slots__ = ("_callbacks", "_commits", "_config", "_out", "_polls", "_positions", "_tokens")
+
+    def __init__(self, member: MemberMachine) -> None:
+        self._config = member.config
+        self._tokens = member.tokens
+        self._out = member.out
+        self._polls = member.polls
+        self._callbacks = member.callbacks
+        self._positions = member.positions
+        self._commits = member.commits

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAss
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, RunCallback
 from fencepost.member.base.commits import CommitKind
-from fencepost.member.base.machine import MemberMachine
+from fencepost.member.base.machine import AssignmentSteps, MemberMachine
 
 Owned = tuple[TopicPartition, ...]
 
@@ -42,17 +42,10 @@ class ClassicCallback(NamedTuple):
     """True if everything is given up with it."""
 
 
-class ClassicOwnership:
+class ClassicOwnership(AssignmentSteps):
     """The partitions of one member, and the assignment that it has not taken up yet."""
 
     __slots__ = (
-        "_callbacks",
-        "_commits",
-        "_config",
-        "_out",
-        "_polls",
-        "_positions",
-        "_tokens",
         "cooperative",
         "owned",
         "rejoin_at_ms",
@@ -62,13 +55,7 @@ class ClassicOwnership:
     )
 
     def __init__(self, member: MemberMachine, *, cooperative: bool) -> None:
-        self._config = member.config
-        self._tokens = member.tokens
-        self._out = member.out
-        self._polls = member.polls
-        self._callbacks = member.callbacks
-        self._positions = member.positions
-        self._commits = member.commits
+        super().__init__(member)
         self.cooperative = cooperative
         """True if the member keeps its partitions while it joins again (KIP-429)."""
         self.owned: Owned = ()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 
 from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.member.base.leave import ends
 
 
 class ClassicMemberState(enum.StrEnum):
@@ -81,26 +82,17 @@ CLASSIC_MEMBER: StateTable[S, E] = StateTable(
     terminal=(S.FATAL,),
     transitions=[
         (S.UNSUBSCRIBED, E.SUBSCRIBED, S.UNJOINED),
-        (S.UNSUBSCRIBED, E.CLOSE, S.PREPARE_LEAVING),
         (S.UNJOINED, E.JOIN_SENT, S.PREPARING_REBALANCE),
         (S.PREPARING_REBALANCE, E.JOIN_REFUSED, S.UNJOINED),
         (S.PREPARING_REBALANCE, E.JOINED, S.COMPLETING_REBALANCE),
         (S.COMPLETING_REBALANCE, E.SYNC_REFUSED, S.UNJOINED),
         (S.COMPLETING_REBALANCE, E.SYNCED, S.STABLE),
         (S.STABLE, E.REJOIN, S.UNJOINED),
-        *((active, E.FENCED, S.FENCED) for active in ACTIVE),
-        *((active, E.FATAL_ERROR, S.FATAL) for active in ACTIVE),
+        *ends(S, E, ACTIVE),
         *((active, E.POLL_TIMED_OUT, S.STALE) for active in ACTIVE),
-        *((active, E.UNSUBSCRIBE, S.PREPARE_LEAVING) for active in ACTIVE),
-        *((active, E.CLOSE, S.PREPARE_LEAVING) for active in ACTIVE),
         (S.FENCED, E.RELEASED, S.UNJOINED),
-        (S.FENCED, E.UNSUBSCRIBE, S.UNSUBSCRIBED),
-        (S.FENCED, E.CLOSE, S.UNSUBSCRIBED),
         (S.STALE, E.POLLED, S.UNJOINED),
         (S.STALE, E.UNSUBSCRIBE, S.UNSUBSCRIBED),
         (S.STALE, E.CLOSE, S.UNSUBSCRIBED),
-        (S.PREPARE_LEAVING, E.RELEASED, S.UNSUBSCRIBED),
-        (S.PREPARE_LEAVING, E.FENCED, S.UNSUBSCRIBED),
-        (S.PREPARE_LEAVING, E.FATAL_ERROR, S.FATAL),
     ],
 )

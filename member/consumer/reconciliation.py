@@ -16,7 +16,7 @@ from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, RunCa
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.commits import CommitKind
 from fencepost.member.base.lookups import ResolvedTopicNames
-from fencepost.member.base.machine import MemberMachine
+from fencepost.member.base.machine import AssignmentSteps, MemberMachine
 from fencepost.member.consumer.assignment import (
     canonical,
     difference,
@@ -169,31 +169,18 @@ class Assignment:
         self.unconfirmed = union(self.unconfirmed, revoked)
 
 
-class Reconciler:
+class Reconciler(AssignmentSteps):
     """The passes of one member: the assignment that they change, and the names of its topics."""
 
     __slots__ = (
-        "_callbacks",
-        "_commits",
-        "_config",
-        "_out",
         "_owned_names",
-        "_polls",
-        "_positions",
-        "_tokens",
         "assignment",
         "current",
         "names",
     )
 
     def __init__(self, member: MemberMachine, backoff: Backoff) -> None:
-        self._config = member.config
-        self._tokens = member.tokens
-        self._out = member.out
-        self._polls = member.polls
-        self._callbacks = member.callbacks
-        self._positions = member.positions
-        self._commits = member.commits
+        super().__init__(member)
         self._owned_names: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
         """The last result of `owned_names`, and the set that it is for."""
         self.assignment = Assignment()

@@ -16,6 +16,7 @@ from __future__ import annotations
 import enum
 
 from fencepost.coordinator.protocol.machine import StateTable, Transition
+from fencepost.member.base.leave import ends
 
 
 class ConsumerMemberState(enum.StrEnum):
@@ -102,7 +103,6 @@ CONSUMER_MEMBER: StateTable[S, E] = StateTable(
     terminal=(S.FATAL,),
     transitions=[
         (S.UNSUBSCRIBED, E.SUBSCRIBED, S.JOINING),
-        (S.UNSUBSCRIBED, E.CLOSE, S.PREPARE_LEAVING),
         (S.UNSUBSCRIBED, E.FATAL_ERROR, S.FATAL),
         (S.JOINING, E.TARGET_OWNED, S.STABLE),
         (S.JOINING, E.TARGET_RECEIVED, S.RECONCILING),
@@ -113,20 +113,12 @@ CONSUMER_MEMBER: StateTable[S, E] = StateTable(
         (S.ACKNOWLEDGING, E.TARGET_RECEIVED, S.RECONCILING),
         (S.ACKNOWLEDGING, E.ACKNOWLEDGED, S.STABLE),
         (S.ACKNOWLEDGING, E.ACKNOWLEDGED, S.RECONCILING),
-        *((active, E.FENCED, S.FENCED) for active in ACTIVE),
-        *((active, E.FATAL_ERROR, S.FATAL) for active in ACTIVE),
+        *ends(S, E, ACTIVE),
         *((active, E.POLL_TIMED_OUT, S.PREPARE_LEAVING) for active in ACTIVE),
-        *((active, E.UNSUBSCRIBE, S.PREPARE_LEAVING) for active in ACTIVE),
-        *((active, E.CLOSE, S.PREPARE_LEAVING) for active in ACTIVE),
         (S.FENCED, E.RELEASED, S.JOINING),
-        (S.FENCED, E.UNSUBSCRIBE, S.UNSUBSCRIBED),
-        (S.FENCED, E.CLOSE, S.UNSUBSCRIBED),
         (S.PREPARE_LEAVING, E.RELEASED, S.LEAVING),
-        (S.PREPARE_LEAVING, E.RELEASED, S.UNSUBSCRIBED),
         (S.PREPARE_LEAVING, E.POLL_TIMED_OUT, S.LEAVING),
-        (S.PREPARE_LEAVING, E.FENCED, S.UNSUBSCRIBED),
         (S.PREPARE_LEAVING, E.FENCED, S.FENCED),
-        (S.PREPARE_LEAVING, E.FATAL_ERROR, S.FATAL),
         (S.LEAVING, E.LEAVE_BUILT, S.UNSUBSCRIBED),
         (S.LEAVING, E.LEAVE_BUILT, S.STALE),
         (S.LEAVING, E.FENCED, S.UNSUBSCRIBED),
