@@ -22,6 +22,7 @@ from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion
 from tests.costs import Costs
+from tests.orphans import Guard
 from tests.shares import divide, is_share
 from tests.watchdog import Watchdog, may_start_processes
 
@@ -63,6 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """A shell starts what runs in its background with SIGINT ignored: tests send it, and programs obey it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    config.pluginmanager.register(Guard())
     config.pluginmanager.register(Watchdog(config.stash[fault_handler_stderr_fd_key]))
     if os.environ.get("FENCEPOST_TESTS_COSTS"):
         config.pluginmanager.register(Costs())

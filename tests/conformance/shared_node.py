@@ -14,6 +14,7 @@ import msgspec
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.processes import identify
 from fencepost.simulation.lab.clusters.state import find
+from tests.orphans import shared_by_the_run
 
 
 @contextlib.contextmanager
@@ -41,7 +42,8 @@ def _found_or_started(name: str, make: Callable[[str], RealCluster]) -> RealClus
     folder = find(name)
     if folder is None:
         cluster = make(name)
-        asyncio.run(cluster.start())
+        with shared_by_the_run():
+            asyncio.run(cluster.start())
         folder = cluster.leave_up()
         # Should nobody come to stop it, whoever starts a cluster next does: not before this run has ended.
         owner = identify(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())

@@ -32,6 +32,7 @@ from fencepost.simulation.pipeline.traces import KEPT
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.parquet import ParquetTrace
+from tests.orphans import TOKENS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,6 +68,7 @@ def daemon(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes],
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
         "SPARK_DAEMON_JAVA_OPTS": SHORT_JOBS,
+        TOKENS: os.environ[TOKENS],
     }
     if (archive := class_archive()) is not None and archive.path.is_file():
         environment |= archive.environment  # executors are started with it, too
