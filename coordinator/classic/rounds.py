@@ -17,7 +17,7 @@ _State = ClassicGroupState
 
 _LEAST_RETRY_MS = 100
 """The least time between two ends of a round that nobody has joined. A client's rebalance timeout may be 0:
-without this, time would never pass."""
+without this, time would never pass. Kafka tries again at once, for as long as the sessions last."""
 
 
 def start(step: ClassicStep) -> None:
