@@ -16,6 +16,7 @@ from fencepost.coordinator.server import (
     log_apis,
     login,
     offset_apis,
+    quota_apis,
     security_apis,
     transaction_apis,
 )
@@ -64,8 +65,8 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_ACLS: security_apis.describe_acls,
         ApiKey.CREATE_ACLS: security_apis.create_acls,
         ApiKey.DELETE_ACLS: security_apis.delete_acls,
-        ApiKey.DESCRIBE_CLIENT_QUOTAS: security_apis.describe_quotas,
-        ApiKey.ALTER_CLIENT_QUOTAS: security_apis.alter_quotas,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS: quota_apis.describe_quotas,
+        ApiKey.ALTER_CLIENT_QUOTAS: quota_apis.alter_quotas,
         ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: security_apis.describe_scram,
         ApiKey.ALTER_USER_SCRAM_CREDENTIALS: security_apis.alter_scram,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,

@@ -6,10 +6,7 @@ rules follow `KafkaApis` and `ControllerApis`; `coordinator/authorizer.py` has t
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,14 +20,9 @@ from fencepost.coordinator.protocol import administration, cluster, consumer, lo
 from fencepost.coordinator.protocol.acls import CLUSTER_NAME, AclOperation, AclResourceType
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.quotas import (
-    CONSUMER_BYTE_RATE,
-    PRODUCER_BYTE_RATE,
-    REQUEST_PERCENTAGE,
-    WINDOW_MS,
-    ClientQuotas,
-)
+from fencepost.coordinator.quotas import ClientQuotas
 from fencepost.coordinator.sasl.credentials import Credentials
+from fencepost.coordinator.server.quota_apis import QuotaAccount, throttled
 from fencepost.coordinator.server.refused import refused
 from fencepost.coordinator.server.services import (
     NO_REPLY,
@@ -38,7 +30,6 @@ from fencepost.coordinator.server.services import (
     Handler,
     May,
     Services,
-    ThrottledReply,
     Unanswered,
 )
 from fencepost.coordinator.server.turns import Work, in_turns
@@ -142,7 +133,6 @@ _OF_KEYS: Final[Mapping[int, AclResourceType]] = {
 
 _DECISION: Final = 5
 """Cost of a decision, in elements of a request."""
-_LONGEST_MS: Final = 2**31 - 1
 _NO_USERS: Final = Credentials({}, b"")
 
 
@@ -200,53 +190,6 @@ class Rights:
         return functools.cache(partial(self.authorizer.authorize, *_who(asked)))
 
 
-class QuotaAccount:
-    """The use of quotas by one request."""
-
-    def __init__(self, quotas: ClientQuotas, services: Services, asked: Asked) -> None:
-        self._quotas = quotas
-        self._clock = services.transactions
-        self._who = asked.connection.principal.removeprefix("User:"), asked.context.client_id
-        self._began_s = time.perf_counter()
-        self._seconds: float | None = None
-        self._fetch_throttle_ms: int | None = None
-
-    def limited(self, request: logs.FetchRequest) -> logs.FetchRequest:
-        """Return a fetch of no more bytes than the client can have without being throttled."""
-        quota_bytes = self._quotas.most_in_windows(CONSUMER_BYTE_RATE, *self._who)
-        # Of a quota that is NaN, Java's cast makes 0: one batch at a time.
-        most = 0 if math.isnan(quota_bytes) else int(min(quota_bytes, request.max_bytes))
-        return msgspec.structs.replace(request, max_bytes=most, min_bytes=min(request.min_bytes, most))
-
-    def stop(self) -> None:
-        """Take the time until now for that of the request: what follows is a wait."""
-        self._seconds = time.perf_counter() - self._began_s
-
-    def exceeds(self, fetched_bytes: int) -> bool:
-        """Return true if a client may not have these bytes yet, since it is above a quota."""
-        self._fetch_throttle_ms = self._count(CONSUMER_BYTE_RATE, fetched_bytes)
-        if self._fetch_throttle_ms:
-            now_ms = self._clock.now_ms()
-            self._quotas.give_back(CONSUMER_BYTE_RATE, *self._who, fetched_bytes, now_ms)
-        return self._fetch_throttle_ms > 0
-
-    def throttle_ms(self, request: Any) -> int:
-        """Return for how long the client is throttled after the request, in ms."""
-        if self._fetch_throttle_ms is not None:
-            return self._fetch_throttle_ms
-        if not isinstance(request, logs.ProduceRequest):
-            return self._count("", 0)
-        data = (one.records for topic in request.topics for one in topic.partitions)
-        return self._count(PRODUCER_BYTE_RATE, sum(len(each or b"") for each in data))
-
-    def _count(self, key: str, amount: int) -> int:
-        now_ms, quotas = self._clock.now_ms(), self._quotas
-        seconds = time.perf_counter() - self._began_s if self._seconds is None else self._seconds
-        of_time_ms = quotas.throttle_ms(REQUEST_PERCENTAGE, *self._who, seconds * 100, now_ms)
-        of_bytes_ms = quotas.throttle_ms(key, *self._who, amount, now_ms) if key else 0
-        return max(min(of_time_ms, WINDOW_MS), min(of_bytes_ms, _LONGEST_MS))
-
-
 def _who(asked: Asked) -> tuple[str, str]:
     """Return the principal of a client and its address."""
     return asked.connection.principal, asked.context.client_host.removeprefix("/")
@@ -278,13 +221,13 @@ class Guarded:
             else self.handler(services, request, asked)
         )
         account.stop()
-        return _throttled(services, reply, lambda told: account.throttle_ms(request))
+        return throttled(services, reply, lambda told: account.throttle_ms(request))
 
     def _decided(self, services: Services, request: Any, asked: Asked) -> Any:
         guard = _Guard(self._rights, self._key, self.handler, services, asked)
         reply = in_turns(lambda *_: guard.handle(request))(services, request, asked)
         show = in_turns(lambda _, told, __: guard.shown(request, told))
-        return _then(services, reply, lambda told: show(services, told, asked))
+        return services.then(reply, lambda told: show(services, told, asked))
 
 
 class _Guard:
@@ -327,7 +270,7 @@ class _Guard:
         if not allowed and self._key != ApiKey.METADATA:  # whose response has brokers, too
             return _merged(refusals)
         told = self._ask(with_parts(allowed))
-        return _then(self._services, told, lambda reply: _merged([reply, *refusals]))
+        return self._services.then(told, lambda reply: _merged([reply, *refusals]))
 
     def _ask(self, request: Any) -> Any:
         groups = self._services.groups
@@ -512,42 +455,6 @@ def _topics_of(described: Any) -> Iterator[str]:
         for member in described.members:
             for one in (*member.assignment, *member.target_assignment):
                 yield one.topic_name
-
-
-def _throttled(services: Services, reply: Any, throttle_ms: Callable[[Any], int]) -> Any:
-    """Return the response, or a future of it if its client is throttled."""
-
-    async def later() -> Any:
-        told = await _now(reply)
-        return await slowed(told, throttle_ms(told))
-
-    async def slowed(told: Any, ms: int) -> Any:
-        if told is NO_REPLY:
-            await asyncio.sleep(ms / 1_000)
-        return ThrottledReply(told, ms) if ms and told is not NO_REPLY else told
-
-    if isinstance(reply, asyncio.Future):
-        return services.loop.create_task(later())
-    ms = throttle_ms(reply)
-    return services.loop.create_task(slowed(reply, ms)) if ms else reply
-
-
-def _then(services: Services, reply: Any, change: Callable[[Any], Any]) -> Any:
-    """Return the changed response, at once or as a future, like the given one and its change."""
-    if not isinstance(reply, asyncio.Future):
-        return change(reply)
-
-    async def changed() -> Any:
-        return await _now(change(await _now(reply)))
-
-    return services.loop.create_task(changed())
-
-
-async def _now(reply: Any) -> Any:
-    """Return the response, once it is there."""
-    while isinstance(reply, asyncio.Future):
-        reply = await reply
-    return reply
 
 
 def _merged(replies: list[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Handlers of requests about ACLs, users of SCRAM, and quotas."""
+"""Handlers of requests about ACLs and users of SCRAM."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from fencepost.coordinator.authorizer import Authorizer
-from fencepost.coordinator.protocol import acls, quotas, sasl
+from fencepost.coordinator.protocol import acls, sasl
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.sasl.credentials import ITERATIONS, SCRAM_HASHES, Credentials
 from fencepost.coordinator.server.services import Asked, Services
@@ -152,31 +152,3 @@ def _problem(known: Credentials, change: sasl.ScramDeletion) -> tuple[ErrorCode,
     if _HASHES[change.mechanism] not in known.iterations(change.name):
         return ErrorCode.RESOURCE_NOT_FOUND, "Attempt to delete a user credential that does not exist"
     return None
-
-
-def describe_quotas(
-    services: Services, request: quotas.DescribeClientQuotasRequest, asked: Asked
-) -> quotas.DescribeClientQuotasResponse:
-    """Return the quotas whose entities meet the conditions."""
-    try:
-        found = services.rights.quotas.find(request.components, strict=request.strict)
-    except ProtocolError as error:
-        return quotas.DescribeClientQuotasResponse(error_code=error.code, error_message=error.message)
-    return quotas.DescribeClientQuotasResponse(error_message="", entries=tuple(found))
-
-
-def alter_quotas(
-    services: Services, request: quotas.AlterClientQuotasRequest, asked: Asked
-) -> quotas.AlterClientQuotasResponse:
-    """Change the quotas of each entity by itself."""
-    results = []
-    for change in request.entries:
-        code, message = ErrorCode.NONE, None
-        try:
-            services.rights.quotas.alter(change, validate_only=request.validate_only)
-        except ProtocolError as error:
-            code, message = error.code, error.message
-        entity = tuple(dict(change.entity).items())
-        results.append(quotas.AlteredQuota(entity=entity, error_code=code, error_message=message))
-    services.rights.changed()
-    return quotas.AlterClientQuotasResponse(entries=tuple(results))

@@ -27,7 +27,8 @@ from fencepost.coordinator.server.turns import FairTurns, Share, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
-    from fencepost.coordinator.server.rights import QuotaAccount, Rights
+    from fencepost.coordinator.server.quota_apis import QuotaAccount
+    from fencepost.coordinator.server.rights import Rights
 
 
 R = TypeVar("R")
@@ -85,6 +86,16 @@ class Services(NamedTuple):
     def ask(self, request: Any) -> Any:
         """Return the coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
+
+    def then(self, reply: Any, change: Callable[[Any], Any]) -> Any:
+        """Return the changed reply, at once or as a future, like the given one and its change."""
+        if not isinstance(reply, asyncio.Future):
+            return change(reply)
+
+        async def changed() -> Any:
+            return await _arrived(change(await _arrived(reply)))
+
+        return self.loop.create_task(changed())
 
     def nodes_seen_from(self, local_host: str) -> tuple[Node, ...]:
         """Return the running brokers, as they are advertised to a client that connected to `local_host`."""
@@ -180,3 +191,10 @@ class Asked(NamedTuple):
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]
 """Handles a message and returns its reply, a future of it, or NO_REPLY; or raises `Unanswered`."""
+
+
+async def _arrived(reply: Any) -> Any:
+    """Return the reply, once it is there."""
+    while isinstance(reply, asyncio.Future):
+        reply = await reply
+    return reply
