@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -52,7 +53,7 @@ from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.exercised import NAMES, WITHOUT_REQUEST
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.lab.explorer.explore import explore
-from fencepost.simulation.lab.hunt import hunt_all
+from fencepost.simulation.lab.mutation.matrix import MatrixRow, by_rule, read_matrix
 from fencepost.simulation.mutants.mutant import UNREPORTED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios import sac, scenario, streams
@@ -66,10 +67,9 @@ NAMED_FILE = re.compile(r"^```\w+\n(# ([\w-]+\.(?:toml|py|ini))\n.*?)^```$", re.
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
 """What the library's scenarios reach: it takes a minute, and is renewed with the examples too."""
-HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
-"""What takes a while to find out: it is renewed with the examples."""
 EXPLORED = re.compile(r"(<!-- explored: worlds -->\n).*?(<!-- end -->)", re.DOTALL)
 """The sizes of worlds that are walked through in two minutes: they are renewed with the examples."""
+MATRIX = DOCS.parent / "tests" / "vectors" / "kill-matrix.gz"
 COMPOSE_FILE = DOCS.parent / "docker-compose.yml"
 SERVICES = re.compile(r"(  # generated: Kafka\n).*?(  # end\n)", re.DOTALL)
 
@@ -316,20 +316,27 @@ PARTS: dict[str, Callable[[], str]] = {
     "streams-faults": lambda: "\n".join(variants(streams.StreamsFault, scenario._Fault)) + "\n",
     "steps": lambda: "\n".join(variants(scenario.Step, scenario._Step)) + "\n",
     "faults": lambda: "\n".join(variants(scenario.Fault, scenario._Fault)) + "\n",
+    "mutants": lambda: "\n".join(mutants()) + "\n",
     "trace-columns": lambda: "\n".join(columns()) + "\n",
     "trace-kinds": lambda: "\n".join(kinds()) + "\n",
 }
 
 
 def mutants() -> Iterator[str]:
-    """The table of mutants, each hunted with twenty seeds."""
-    yield "| mutant | bug | what it does | seeds that show it | reported as |"
+    """Write the table of mutants. The kill matrix has the runs in which an expected judge reports each."""
+    rows = {row.name: row for row in read_matrix(MATRIX) if row.kind == "known"}
+    yield "| mutant | bug | what it does | runs that show it | reported as |"
     yield "|---|---|---|---|---|"
-    for name, result in hunt_all(range(20), processes=os.cpu_count() or 1).items():
-        mutant = MUTANTS[name]
-        bug = _bug(name)
-        by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
-        yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
+    for name, mutant in MUTANTS.items():
+        row = rows.get(name, MatrixRow(name=name, kind="known", runs=()))
+        by: dict[str, set[int]] = {}
+        for key, runs in by_rule(row, blind=False).items():
+            by.setdefault(key.partition(" ")[0], set()).update(runs)
+        hits = set().union(*(by.get(invariant, ()) for invariant in mutant.expected))
+        counts = Counter({invariant: len(hits & runs) for invariant, runs in sorted(by.items())})
+        shown = ", ".join(f"`{invariant}`" for invariant, count in counts.most_common() if count)
+        bug = f"*{mutant.bug}*" if mutant.bug == UNREPORTED else mutant.bug
+        yield f"| `{name}` | {bug} | {mutant.summary} | {len(hits)} of {len(row.runs)} | {shown} |"
 
 
 WORLDS = (
@@ -365,22 +372,15 @@ def explored() -> Iterator[str]:
         )
 
 
-def _bug(mutant: str) -> str:
-    bug = MUTANTS[mutant].bug
-    return f"*{bug}*" if bug == UNREPORTED else bug
-
-
 CELLS: dict[tuple[str, str], dict[str, str]] = {
     ("invariant", "what must hold"): {name: one.summary for name, one in INVARIANTS.items()},
     ("rule", "what it says"): dict(NAMES),
-    ("mutant", "bug"): {name: _bug(name) for name in MUTANTS},
-    ("mutant", "what it does"): {name: one.summary for name, one in MUTANTS.items()},
 }
 """Cells that the catalogues know, by the headings of the first column and of their own, and by their row."""
 
 
 def with_cells(text: str) -> str:
-    """Return a page whose tables of invariants and mutants have the catalogues' texts."""
+    """Return a page whose tables of invariants and rules have the catalogues' texts."""
     headings: list[str] = []
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
@@ -440,7 +440,7 @@ def with_services(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Renew the compose file and every page; with `--examples` the output of commands, and the mutants."""
+    """Renew the compose file and every page; with `--examples` the output of commands, too."""
     compose = COMPOSE_FILE.read_text(encoding="utf-8")
     if (written := with_services(compose)) != compose:
         COMPOSE_FILE.write_text(written, encoding="utf-8")
@@ -454,7 +454,6 @@ def main(arguments: Sequence[str]) -> int:
             after = REACH.sub(
                 lambda match: "\n".join([match[1], *coverage_lines(library_coverage()), "", match[2]]), after
             )
-            after = HUNT.sub(lambda match: "\n".join([match[1], *mutants(), "", match[2]]), after)
             after = EXPLORED.sub(lambda match: "\n".join([match[1], *explored(), "", match[2]]), after)
         if after != before:
             page.write_text(after, encoding="utf-8")

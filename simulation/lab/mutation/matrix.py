@@ -226,7 +226,7 @@ def differences(before: Iterable[MatrixRow], after: Iterable[MatrixRow]) -> Iter
                 name=row.name, what="digests", blind=False, before=len(row.digests), after=same, by=()
             )
         for blind in (False, True):
-            old, new = _by_rule(row, blind=blind), _by_rule(other, blind=blind)
+            old, new = by_rule(row, blind=blind), by_rule(other, blind=blind)
             if row.kind == "healthy":
                 more, what = {key: new[key] for key in new.keys() - old.keys()}, "alarms"
             else:
@@ -264,7 +264,7 @@ def without(rows: Iterable[MatrixRow], rules: Sequence[str]) -> list[MatrixRow]:
     ]
 
 
-def _by_rule(row: MatrixRow, *, blind: bool) -> dict[str, tuple[int, ...]]:
+def by_rule(row: MatrixRow, *, blind: bool) -> dict[str, tuple[int, ...]]:
     """Return the runs by what rules report; exceptions are not reported by rules."""
     return {
         key: runs
