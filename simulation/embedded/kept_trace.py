@@ -89,7 +89,7 @@ class KeptTrace:
         self.names = MemberNames()
         self.violations: list[Violation] = []
         self.violated_by: list[str] = []
-        """For each violation the group whose step it was seen in; empty if it was seen in none."""
+        """For each violation its group, or that whose step it was seen in; empty without one."""
         self.group = ""
         """The group whose step is being observed."""
         self.on_row: Callable[[Row], None] = lambda row: None

@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.outcome import NOTHING, Event, Outcome
 from fencepost.simulation.embedded.kept_trace import KeptGroupRows, KeptTrace
 from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard, host_of
 from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
+from fencepost.simulation.judge.base import Judge
 from fencepost.simulation.judge.claims import OneClaimant
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.clients import Clients
@@ -129,7 +130,7 @@ class ShardObservers:
         coordination.has_the_time = self._rounds.has_the_time = False  # a test may move the clock
         observers = (coordination, Clients(), self._rounds)
         for observer in observers:
-            observer.attach(replayed, partial(trace.report, ""))
+            observer.attach(replayed, partial(self._report, observer))
         self._hooks = hook_lists(observers)
         # Steps of classic groups are judged at the coordinator's own time. The trace has the time at which a
         # late timer was due.
@@ -146,6 +147,9 @@ class ShardObservers:
     def host(self) -> str:
         """The name of the broker that leads the shard."""
         return host_of(self.replayed.shard.node_id)
+
+    def _report(self, judge: Judge, invariant: str, message: str, /, rule: str = "") -> None:
+        self._trace.report(judge.about, invariant, message, rule)
 
     def notify(self, hook: str, *arguments: object) -> None:
         """Notify the coordinator's own observers by this hook."""

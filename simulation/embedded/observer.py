@@ -221,7 +221,7 @@ class EmbeddedObserver:
     def check(self, prefix: str = "") -> list[Violation]:
         """Check the current state of everything, and return all violations up to now.
 
-        With a prefix, they are those that were seen in a step of a group whose id begins so.
+        With a prefix, they are those of a group whose id begins so, or that were seen in a step of one.
         """
         self.catch_up()
         self._set_time()

@@ -112,6 +112,8 @@ def rule_of(findings: object = None) -> str:
 class FindingReporter(WorldObserver):
     """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times for a rule."""
 
+    about = ""
+    """The group that the findings which are reported now are of; empty if they are of the event's group."""
     left_out: frozenset[str] = frozenset()
     """Invariants that do not apply to the world: no finding of them is reported."""
 
@@ -137,10 +139,12 @@ class FindingReporter(WorldObserver):
             self._reported[kind] = count + 1
             self._report(invariant, message, kind[1])
 
-    def report_all(self, findings: Iterable[Finding]) -> None:
-        """Pass findings on."""
+    def report_all(self, findings: Iterable[Finding], about: str = "") -> None:
+        """Pass findings on; they are about that group if it need not be the event's."""
+        self.about = about
         for invariant, message in findings:
             self.report(invariant, message, rule_of(findings))
+        self.about = ""
 
 
 class Judge(FindingReporter, Observer):

@@ -621,10 +621,12 @@ class ClassicRounds(Judge):
 
     def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
         """Report findings, and leave their group alone."""
+        self.about = group_id
         for finding in findings:
             self.report(*finding)
             self._lost.add(group_id)
             self._accounts.pop(group_id, None)
+        self.about = ""
 
 
 def _takes(account: ExpectedGroup, event: Any) -> None:

@@ -118,11 +118,12 @@ class _GroupsJudge(Judge):
             self._judges[group_id] = ConsumerGroupJudge(default_assignor, slack_ms=self.slack_ms)
         return self._judges[group_id]
 
-    def _overdue(self, now_ms: int, session_ms: Callable[[str], int | None]) -> Iterator[Finding]:
-        """Yield findings about members whose time is over."""
+    def _report_overdue(self, now_ms: int, session_ms: Callable[[str], int | None]) -> None:
+        """Report members whose time is over."""
         for group_id, judge in self._judges.items():
             if (known := self._shadow.groups.get(group_id)) is not None:
-                yield from judge.timeouts.overdue(group_id, known.members, session_ms(group_id), now_ms)
+                late = judge.timeouts.overdue(group_id, known.members, session_ms(group_id), now_ms)
+                self.report_all(late, group_id)
 
 
 class Coordination(_GroupsJudge):
@@ -200,10 +201,8 @@ class Coordination(_GroupsJudge):
 
     def _look_at_timeouts(self, live: GroupCoordinator, now_ms: int) -> None:
         judged = self.has_the_time and not self._failing
-        self.report_all(
-            self._overdue(
-                now_ms, lambda group_id: live.settings(group_id).session_timeout_ms if judged else None
-            )
+        self._report_overdue(
+            now_ms, lambda group_id: live.settings(group_id).session_timeout_ms if judged else None
         )
 
     def _findings(
@@ -455,4 +454,4 @@ class ObservedCoordination(_GroupsJudge):
 
     def on_end(self, now_us: int) -> None:
         """Report revocations that have lasted too long."""
-        self.report_all(self._overdue(now_us // 1000, lambda _: None))
+        self._report_overdue(now_us // 1000, lambda _: None)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import msgspec
 import pytest
 
 from fencepost import EmbeddedKafka
-from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.classic import (
+    JoinGroupProtocol,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+)
 from fencepost.coordinator.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
     ConsumerProtocolSubscription,
@@ -19,9 +25,9 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 from fencepost.simulation.embedded.shadow import ShadowDiverged
 
 
-def joins(member_id: str, token: int) -> JoinGroupRequest:
+def joins(member_id: str, token: int, group_id: str = "g") -> JoinGroupRequest:
     return JoinGroupRequest(
-        group_id="g",
+        group_id=group_id,
         member_id=member_id,
         protocol_type="consumer",
         protocols=(
@@ -107,3 +113,29 @@ def test_a_generation_that_jumps_is_seen(in_both: bool) -> None:
         else:
             with pytest.raises(ShadowDiverged, match="when it was taken again"):
                 kafka.check()
+
+
+def test_a_change_that_is_seen_in_a_step_of_another_group_is_listed_under_its_own() -> None:
+    with EmbeddedKafka(topics={"orders": 2}) as kafka:
+        observer = kafka.endpoint.observer
+
+        async def play() -> tuple[str, set[str], set[str]]:
+            groups = kafka.endpoint.brokers.groups
+            shard = groups.shard_of("g")
+            quiet = next(
+                name for name in map("quiet-{}".format, itertools.count()) if groups.shard_of(name) is shard
+            )
+            for group_id in ("g", quiet):
+                assert isinstance(groups.ask(joins("", 1, group_id), 1), JoinGroupResponse)
+            assert observer.check() == []
+            for coordinator in (shard.coordinator, observer._shards[shard.number].replayed.active):
+                assert coordinator is not None
+                coordinator.classic.groups[quiet].generation += 4
+            groups.ask(joins("", 2), 1)
+            found = {each.invariant for each in observer.check("g")}
+            return quiet, found, {each.invariant for each in observer.check("quiet-")}
+
+        quiet, others, own = kafka.thread.submit(play()).result()
+        assert not others
+        assert "classic-generations" in own
+        assert {row.group for row in observer.trace.rows if row.error == "classic-generations"} == {quiet}
