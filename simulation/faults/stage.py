@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import NetworkRule
-from fencepost.simulation.kernel.supervisor import RunSchedule
+from fencepost.simulation.kernel.supervisor import ProcessStatus, RunSchedule
 from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -66,7 +65,7 @@ class DisturbedMember(DisturbedProcess, Protocol):
     pattern: str | None
 
     @property
-    def status(self) -> MemberStatus:
+    def status(self) -> ProcessStatus:
         """The status of the member."""
 
     def fail_callback(self) -> None:

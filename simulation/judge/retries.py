@@ -13,8 +13,6 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-import msgspec
-
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -29,7 +27,6 @@ from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.judge.base import Finding, OfProcesses, of_process
-from fencepost.simulation.kafka.requests import OffsetsSince
 from fencepost.simulation.kernel.observers import StepEvent
 
 _IN_A_ROW: Final = 6
@@ -127,8 +124,6 @@ class FailedAttempts:
 
     def on_member_lookup(self, request: Hashable, now_us: int) -> Iterator[Finding]:
         """Note that it asks for metadata. A response stays good for a while, so it need not ask again."""
-        if isinstance(request, OffsetsSince):  # its time is another one each time
-            request = msgspec.structs.replace(request, since_us=0)
         if (took_us := self._fails(request, now_us)) is not None:
             yield (
                 "retries-back-off",

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.leave import CloseOption
 from fencepost.simulation.kafka.application import SimulatedApplication
 from fencepost.simulation.kafka.drivers import MatchingSubscription, classic_driver, consumer_driver
+from fencepost.simulation.kafka.requests import OffsetsSince
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import Host, HostClock
+from fencepost.simulation.kernel.supervisor import ALIVE, ProcessStatus
 
 if TYPE_CHECKING:
     from fencepost.simulation.kafka.world import KafkaWorld
     from fencepost.simulation.kernel.observers import Subscribed
-
-
-class MemberStatus(enum.StrEnum):
-    """The status of a member's host."""
-
-    STOPPED = "stopped"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    FROZEN = "frozen"
-    CRASHED = "crashed"
-
-
-ALIVE = (MemberStatus.RUNNING, MemberStatus.STOPPING, MemberStatus.FROZEN)
 
 
 class CallbackRaised(Exception):
@@ -44,7 +34,7 @@ class MemberHost(Host):
         self.world = world
         self.timer_delays = world.timer_delays
         self.instance_id = instance_id
-        self.status = MemberStatus.STOPPED
+        self.status = ProcessStatus.STOPPED
         self.wanted = False
         """True if the host is meant to run: a supervisor starts it again when its process ends by itself."""
         self.member_id: MemberId = ""
@@ -87,7 +77,7 @@ class MemberHost(Host):
             on_search=self._searches,
             on_lookup=self._looks_up,
         )
-        self.status = MemberStatus.RUNNING
+        self.status = ProcessStatus.RUNNING
         classic = self.protocol == "classic"
         self.known_as("" if classic else world.draws.uuid(f"member/{self.name}/{self._processes}"))
         self.tell("start")
@@ -108,16 +98,18 @@ class MemberHost(Host):
             hook(self.name, self.world.loop.now_us)
 
     def _looks_up(self, request: object) -> None:
+        if isinstance(request, OffsetsSince):  # its time is another one each time
+            request = msgspec.structs.replace(request, since_us=0)
         for hook in self.world.hooks["on_member_lookup"]:
             hook(self.name, request, self.world.loop.now_us)
 
     async def _live(self, driver: MemberDriver, application: SimulatedApplication) -> None:
         """Run the process."""
         error = await application.run()
-        self.status = MemberStatus.STOPPING
+        self.status = ProcessStatus.STOPPING
         forever = self.instance_id is not None and not self.wanted and error is None
         await driver.close(CloseOption.LEAVE_GROUP if forever else CloseOption.DEFAULT)
-        self._ended(MemberStatus.STOPPED, "stopped")
+        self._ended(ProcessStatus.STOPPED, "stopped")
         if self.wanted:
             self.restart_later()
 
@@ -127,7 +119,7 @@ class MemberHost(Host):
         A frozen process learns of this when it thaws.
         """
         self.wanted = come_back
-        if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
+        if self.status in (ProcessStatus.RUNNING, ProcessStatus.FROZEN):
             self.run(self._stop, None)
 
     def _stop(self, _: object) -> None:
@@ -139,18 +131,18 @@ class MemberHost(Host):
         """Kill the process."""
         if self.status not in ALIVE:
             return
-        self._ended(MemberStatus.CRASHED, "crash")
+        self._ended(ProcessStatus.CRASHED, "crash")
 
     def vanish(self) -> None:
         """End the process at the end of the run: leave no task behind, and notify no observer."""
         if self.status in ALIVE:
-            self._release(MemberStatus.STOPPED)
+            self._release(ProcessStatus.STOPPED)
 
-    def _ended(self, status: MemberStatus, what: str) -> None:
+    def _ended(self, status: ProcessStatus, what: str) -> None:
         self._release(status)
         self.tell(what)
 
-    def _release(self, status: MemberStatus) -> None:
+    def _release(self, status: ProcessStatus) -> None:
         driver, self.driver = self.driver, None
         self.status = status
         self.application = None
@@ -165,15 +157,15 @@ class MemberHost(Host):
 
     def freeze_process(self) -> None:
         """Freeze the process: timers, deliveries and the application wait."""
-        if self.status is MemberStatus.RUNNING:
-            self.status = MemberStatus.FROZEN
+        if self.status is ProcessStatus.RUNNING:
+            self.status = ProcessStatus.FROZEN
             self.freeze()
             self.tell("freeze")
 
     def thaw_process(self) -> None:
         """Let the process continue where it stopped."""
-        if self.status is MemberStatus.FROZEN:
-            self.status = MemberStatus.RUNNING
+        if self.status is ProcessStatus.FROZEN:
+            self.status = ProcessStatus.RUNNING
             self.tell("thaw")
             self.thaw()
 
@@ -201,7 +193,7 @@ class MemberHost(Host):
     @property
     def stopping(self) -> bool:
         """True if the process is stopping or has ended."""
-        return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
+        return self.status not in (ProcessStatus.RUNNING, ProcessStatus.FROZEN)
 
     @property
     def subscription(self) -> Subscribed:

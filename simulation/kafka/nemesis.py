@@ -10,7 +10,6 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.nemesis import KafkaNemesis
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
-from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.requests import moves_epoch
 from fencepost.simulation.kernel.rules import (
     Direction,
@@ -22,9 +21,10 @@ from fencepost.simulation.kernel.rules import (
     delaying,
     dropping,
 )
+from fencepost.simulation.kernel.supervisor import ProcessStatus
 from fencepost.simulation.scenarios.values import Span
 
-_ALIVE: Final = (MemberStatus.RUNNING, MemberStatus.FROZEN)
+_ALIVE: Final = (ProcessStatus.RUNNING, ProcessStatus.FROZEN)
 
 
 class GroupNemesis(KafkaNemesis[Stage]):
@@ -72,7 +72,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
     def _running(self, entry: DrawnEvent) -> DisturbedMember | None:
         """Return the member that an entry selects among the running ones."""
         hosts = self._world.members.values()
-        return self._chosen(entry, (host for host in hosts if host.status is MemberStatus.RUNNING))
+        return self._chosen(entry, (host for host in hosts if host.status is ProcessStatus.RUNNING))
 
     # -- operations ---------------------------------------------------------------------------------------
 
@@ -83,9 +83,9 @@ class GroupNemesis(KafkaNemesis[Stage]):
         host = self._host(entry)
         host.protocol = entry.protocol or host.protocol
         host.strategies = entry.strategies or host.strategies
-        if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
+        if host.name in self._scaled_away or (host.status is ProcessStatus.STOPPED and not host.wanted):
             return
-        runs = host.status is not MemberStatus.CRASHED
+        runs = host.status is not ProcessStatus.CRASHED
         self.restart(entry, host, runs=runs, detail=f"{host.name} {entry.protocol}".rstrip())
 
     def _start(self, entry: DrawnEvent) -> None:

@@ -17,13 +17,13 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
-from fencepost.simulation.kafka.member import ALIVE, MemberHost
+from fencepost.simulation.kafka.member import MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kafka.operator import Operator
 from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer, Subscribed
-from fencepost.simulation.kernel.supervisor import Supervisor
+from fencepost.simulation.kernel.supervisor import ALIVE, Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.scenario import Operate, Scenario
 from fencepost.simulation.scenarios.timing import is_answered

@@ -1,7 +1,8 @@
-"""The supervisor of a world's processes: it starts them, and starts them again."""
+"""The processes of a world: their status, and the supervisor that starts them, and starts them again."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
@@ -17,6 +18,19 @@ class RunSchedule(Protocol):
 
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
         """Call `action(argument)` at that time."""
+
+
+class ProcessStatus(enum.StrEnum):
+    """The status of a host: that of its process, or of its last one."""
+
+    STOPPED = "stopped"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FROZEN = "frozen"
+    CRASHED = "crashed"
+
+
+ALIVE = (ProcessStatus.RUNNING, ProcessStatus.STOPPING, ProcessStatus.FROZEN)
 
 
 class Supervised(Protocol):

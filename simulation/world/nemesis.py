@@ -15,9 +15,9 @@ from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.rng import Draws
+from fencepost.simulation.kernel.supervisor import ProcessStatus
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.world.http_stub import HttpStub
 from fencepost.simulation.world.loop import WorldLoop
@@ -271,7 +271,7 @@ class ProgramNemesis(GroupNemesis):
         if entry.member >= len(programs):
             return
         program = programs[entry.member]
-        if program.status is not MemberStatus.RUNNING:
+        if program.status is not ProcessStatus.RUNNING:
             return
         self._tell(entry.kind, "begin", program.name)
         program.stop_process(come_back=True)
@@ -279,7 +279,7 @@ class ProgramNemesis(GroupNemesis):
     def _program(self, entry: DrawnEvent) -> Program | None:
         """Return the program that an entry means, of those that run."""
         programs: Iterable[Program] = self._world.members.values()
-        return self._chosen(entry, (each for each in programs if each.status is MemberStatus.RUNNING))
+        return self._chosen(entry, (each for each in programs if each.status is ProcessStatus.RUNNING))
 
     def _lost_response_of(self, entry: DrawnEvent, host: Program) -> None:
         """Carry out a program's next request that moves an epoch, or any, and lose the response."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.settings import duration
-from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kernel.supervisor import ProcessStatus
 from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Program:
         self.host = host
         self.name = host.name
         self.wanted = True
-        self.status = MemberStatus.STOPPED
+        self.status = ProcessStatus.STOPPED
         self.error: BaseException | None = None
         """The exception that ended its last process, if one did."""
         self.process: WorldProcess | None = None
@@ -137,7 +137,7 @@ class Program:
             self.host, self._world.next_process(), leave=self._leave, kill=self._killed_by_itself
         )
         self.process = self.host.process = process
-        self.status, self.error = MemberStatus.RUNNING, None
+        self.status, self.error = ProcessStatus.RUNNING, None
         self._tell("start")
         context = contextvars.Context()
         context.run(PROCESS.set, process)
@@ -159,7 +159,7 @@ class Program:
         except GeneratorExit:
             raise  # the run is over
         except asyncio.CancelledError as raised:
-            if self.status is not MemberStatus.STOPPING:
+            if self.status is not ProcessStatus.STOPPING:
                 error = raised  # something that it waited for was cancelled, as if by an error
         except BaseException as raised:
             error = raised
@@ -173,7 +173,7 @@ class Program:
         process, error = end
         if process.ended:
             return
-        self._end(process, MemberStatus.STOPPED)
+        self._end(process, ProcessStatus.STOPPED)
         if error is not None and not (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.error = error
             self._tell("crash", f"{type(error).__name__}: {error}")
@@ -186,7 +186,7 @@ class Program:
         elif self.error is None:
             self.wanted = False
 
-    def _end(self, process: WorldProcess, status: MemberStatus) -> None:
+    def _end(self, process: WorldProcess, status: ProcessStatus) -> None:
         process.end()
         self._is_frozen = False
         self.process = None
@@ -219,14 +219,14 @@ class Program:
         """End its process without notifying any peer."""
         if self.process is not None:
             self._tell("crash", why)
-            self._end(self.process, MemberStatus.CRASHED)
-        self.status = MemberStatus.CRASHED
+            self._end(self.process, ProcessStatus.CRASHED)
+        self.status = ProcessStatus.CRASHED
 
     def _ask_to_stop(self, grace: float) -> None:
         process = self.process
-        if process is None or self.status is MemberStatus.STOPPING:
+        if process is None or self.status is ProcessStatus.STOPPING:
             return
-        self.status = MemberStatus.STOPPING
+        self.status = ProcessStatus.STOPPING
         handler = process.signal_handlers.get(signal.SIGTERM)
         if handler is not None:
             handler.call()
@@ -253,8 +253,8 @@ class Program:
 
     def freeze_process(self) -> None:
         """Freeze it."""
-        if self.status is MemberStatus.RUNNING:
-            self.status = MemberStatus.FROZEN
+        if self.status is ProcessStatus.RUNNING:
+            self.status = ProcessStatus.FROZEN
             self._tell("freeze")
             self._is_frozen = True
             self.host.freeze()
@@ -264,8 +264,8 @@ class Program:
         if not self._is_frozen:
             return
         self._is_frozen = False
-        if self.status is MemberStatus.FROZEN:  # else it was asked to stop meanwhile
-            self.status = MemberStatus.RUNNING
+        if self.status is ProcessStatus.FROZEN:  # else it was asked to stop meanwhile
+            self.status = ProcessStatus.RUNNING
             self._tell("thaw")
         self.host.hindered_us = self._loop.now_us
         # Not within the step of a test: asyncio does not run one task inside of another.

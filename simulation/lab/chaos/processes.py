@@ -11,10 +11,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.stage import DisturbedNetwork
-from fencepost.simulation.kafka.member import ALIVE, MemberStatus
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import NetworkRule
-from fencepost.simulation.kernel.supervisor import Supervisor
+from fencepost.simulation.kernel.supervisor import ALIVE, ProcessStatus, Supervisor
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
 from fencepost.simulation.lab.chaos.clock import RealTime
@@ -38,7 +37,7 @@ class ProcessHost:
 
     def __init__(self, name: str, world: RunProcesses[Any, Any]) -> None:
         self.name = name
-        self.status = MemberStatus.STOPPED
+        self.status = ProcessStatus.STOPPED
         self.wanted = False
         self.protocol = "consumer"
         self.strategies: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ class ProcessHost:
         if self.status in ALIVE:
             return
         self._processes += 1
-        self.status = MemberStatus.RUNNING
+        self.status = ProcessStatus.RUNNING
         life = self._life = _Life(self, self._world)
         terms = self._world.terms(self, self._processes)
         life.process = self._world.nursery.start(terms, life.heard, life.ended)
@@ -73,7 +72,7 @@ class ProcessHost:
     def stop(self, *, come_back: bool) -> None:
         """End the process gracefully; a frozen process learns of it when it resumes."""
         self.wanted = come_back
-        if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
+        if self.status in (ProcessStatus.RUNNING, ProcessStatus.FROZEN):
             self._order(self._farewell(come_back=come_back))
 
     def _farewell(self, *, come_back: bool) -> m.Stop:
@@ -82,22 +81,22 @@ class ProcessHost:
     def crash(self) -> None:
         """SIGKILL."""
         if self.status in ALIVE and self._life is not None:
-            self.status = MemberStatus.CRASHED
+            self.status = ProcessStatus.CRASHED
             self.generation += 1
             self._life.kill()
             self._life = None
 
     def freeze_process(self) -> None:
         """SIGSTOP."""
-        if self.status is MemberStatus.RUNNING and self._life is not None:
-            self.status = MemberStatus.FROZEN
+        if self.status is ProcessStatus.RUNNING and self._life is not None:
+            self.status = ProcessStatus.FROZEN
             self._world.note(self.name, "freeze", self._world.now_us)
             self._life.process.send(signal.SIGSTOP)
 
     def thaw_process(self) -> None:
         """SIGCONT."""
-        if self.status is MemberStatus.FROZEN and self._life is not None:
-            self.status = MemberStatus.RUNNING
+        if self.status is ProcessStatus.FROZEN and self._life is not None:
+            self.status = ProcessStatus.RUNNING
             self._world.note(self.name, "thaw", self._world.now_us)
             self._life.process.send(signal.SIGCONT)
 
@@ -110,14 +109,14 @@ class ProcessHost:
     def stopping(self, life: _Life) -> None:
         """Note that a process is ending gracefully."""
         if life is self._life:
-            self.status = MemberStatus.STOPPING
+            self.status = ProcessStatus.STOPPING
 
     def stopped(self, life: _Life) -> None:
         """Note that a process has ended gracefully."""
         if life is self._life:
             self._life = None
             self.generation += 1
-            self.status = MemberStatus.STOPPED
+            self.status = ProcessStatus.STOPPED
             if self.wanted:
                 self.restart_later()
 

@@ -23,8 +23,8 @@ from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.member.streams.application.changelog import changelog_topic
 from fencepost.simulation.faults.draw import FaultKind
-from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kafka.nemesis import GroupNemesis
+from fencepost.simulation.kernel.supervisor import ALIVE
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen, StreamsMemberHeard
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.kafka.member import ALIVE, MemberStatus
+from fencepost.simulation.kernel.supervisor import ALIVE, ProcessStatus
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.processes import ProcessHost, RunContext, RunProcesses
@@ -142,7 +142,7 @@ class RealClient(ProcessHost):
     @property
     def frozen(self) -> bool:
         """True if the process is frozen."""
-        return self.status is MemberStatus.FROZEN
+        return self.status is ProcessStatus.FROZEN
 
     def inject(self, injected: Injected) -> None:
         """Let the next thread that gets to the place fail."""
