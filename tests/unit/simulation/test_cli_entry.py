@@ -22,10 +22,6 @@ from fencepost.simulation.cli.commands import COMMANDS, Command
 FENCEPOST = (sys.executable, "-m", "fencepost.simulation")
 
 
-def one_line(text: str) -> bool:
-    return text.endswith("\n") and text.count("\n") == 1 and "Traceback" not in text
-
-
 @pytest.fixture
 def register(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., int]], None]:
     """Puts a function in the table of commands, under the name `probe`."""

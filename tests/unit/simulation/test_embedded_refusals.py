@@ -150,21 +150,28 @@ def test_the_error_is_in_each_part_of_the_answer(
 
 
 @pytest.mark.parametrize(
-    ("key", "version", "error"),
+    ("key", "version", "error", "options"),
     [
-        (ApiKey.OFFSET_FETCH, 1, "NOT_COORDINATOR"),
-        (ApiKey.OFFSET_FETCH, 5, "UNSTABLE_OFFSET_COMMIT"),
-        (ApiKey.OFFSET_DELETE, 0, "GROUP_SUBSCRIBED_TO_TOPIC"),
-        (ApiKey.LEAVE_GROUP, 3, "UNKNOWN_MEMBER_ID"),
-        (ApiKey.FETCH, 4, "FETCH_SESSION_ID_NOT_FOUND"),
-        (ApiKey.FETCH, 12, "OFFSET_OUT_OF_RANGE"),
-        (ApiKey.DESCRIBE_LOG_DIRS, 2, "CLUSTER_AUTHORIZATION_FAILED"),
+        (ApiKey.OFFSET_FETCH, 1, "NOT_COORDINATOR", {}),
+        (ApiKey.OFFSET_FETCH, 5, "UNSTABLE_OFFSET_COMMIT", {}),
+        (ApiKey.OFFSET_DELETE, 0, "GROUP_SUBSCRIBED_TO_TOPIC", {}),
+        (ApiKey.LEAVE_GROUP, 3, "UNKNOWN_MEMBER_ID", {}),
+        (ApiKey.FETCH, 4, "FETCH_SESSION_ID_NOT_FOUND", {}),
+        (ApiKey.FETCH, 12, "OFFSET_OUT_OF_RANGE", {}),
+        (ApiKey.DESCRIBE_LOG_DIRS, 2, "CLUSTER_AUTHORIZATION_FAILED", {}),
+        # Errors of the whole, which may be put into each element.
+        (ApiKey.OFFSET_FETCH, 5, "NOT_COORDINATOR", {"at_top": False}),
+        (ApiKey.OFFSET_FETCH, 8, "NOT_COORDINATOR", {"at_top": False}),
+        (ApiKey.OFFSET_DELETE, 0, "GROUP_ID_NOT_FOUND", {"at_top": False}),
+        (ApiKey.LEAVE_GROUP, 5, "NOT_COORDINATOR", {"at_top": False}),
+        (ApiKey.FETCH, 12, "FETCH_SESSION_ID_NOT_FOUND", {"at_top": False}),
+        (ApiKey.DESCRIBE_LOG_DIRS, 4, "CLUSTER_AUTHORIZATION_FAILED", {"at_top": False}),
     ],
 )
 def test_what_is_wrong_with_a_part_is_not_told_of_the_whole(
-    kafka: EmbeddedKafka, client: Client, key: ApiKey, version: int, error: str
+    kafka: EmbeddedKafka, client: Client, key: ApiKey, version: int, error: str, options: dict[str, bool]
 ) -> None:
-    kafka.fail_next(key, error)
+    kafka.add_fault("error", key, error=error, **options)
     found = list(codes(client.ask(key, version)))
     assert (True, error) in found
     assert {code for inside, code in found if not inside} <= {"NONE"}
@@ -186,26 +193,6 @@ def test_what_is_wrong_with_the_whole_is_told_once(
 ) -> None:
     kafka.fail_next(key, error)
     assert list(codes(client.ask(key, version))) == [(False, error)]
-
-
-@pytest.mark.parametrize(
-    ("key", "version", "error"),
-    [
-        (ApiKey.OFFSET_FETCH, 5, "NOT_COORDINATOR"),
-        (ApiKey.OFFSET_FETCH, 8, "NOT_COORDINATOR"),
-        (ApiKey.OFFSET_DELETE, 0, "GROUP_ID_NOT_FOUND"),
-        (ApiKey.LEAVE_GROUP, 5, "NOT_COORDINATOR"),
-        (ApiKey.FETCH, 12, "FETCH_SESSION_ID_NOT_FOUND"),
-        (ApiKey.DESCRIBE_LOG_DIRS, 4, "CLUSTER_AUTHORIZATION_FAILED"),
-    ],
-)
-def test_an_error_of_the_whole_may_be_put_into_each_element(
-    kafka: EmbeddedKafka, client: Client, key: ApiKey, version: int, error: str
-) -> None:
-    kafka.add_fault("error", key, error=error, at_top=False)
-    found = list(codes(client.ask(key, version)))
-    assert (True, error) in found
-    assert (False, error) not in found
 
 
 def fetch(kafka: EmbeddedKafka, client: Client, session: tuple[int, int], *partitions: int) -> Any:
