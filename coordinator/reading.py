@@ -102,11 +102,12 @@ def _reason(error: OSError) -> str:
 
 
 _HIDDEN: Final = re.compile(
-    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069]"
+    "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]"
 )
-"""Characters that steer a terminal, or change the direction of text, except line feeds and tabs."""
+"""Characters that steer a terminal, change the direction of text, or can't be written as UTF-8 (unpaired
+surrogates), except line feeds and tabs."""
 
 
 def visible(text: str) -> str:
-    """Return text with characters that steer a terminal as escapes: files may come from strangers."""
+    """Return text with hidden characters as escapes: files may come from strangers."""
     return _HIDDEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.server.listener import why_not_listening
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.fault_controls import FaultControls
 from fencepost.simulation.embedded.thread import LoopThread, wait_unblocked
@@ -98,7 +99,5 @@ def _listening(address: ControlAddress) -> socket.socket:
         made.listen()
     except OSError as error:
         made.close()
-        raise EnvironmentLacks(
-            f"--control {address.host}:{address.port}: {error.strerror or error}"
-        ) from None
+        raise EnvironmentLacks(f"--control: {why_not_listening(error, *address)}") from None
     return made

@@ -81,7 +81,7 @@ class KafkaControls(FaultControls["EmbeddedEndpoint"], PartitionControls, Generi
         name = type(self).__name__
         try:
             brokers = self.endpoint.brokers
-        except FencepostError:
+        except (FencepostError, AttributeError):  # AttributeError: its arguments were refused
             return f"<{name}, not running>"
         topics = (f"{each.name} ({each.partitions})" for each in brokers.cluster.image.by_name.values())
         groups = (

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.embedded.replayed import WORLD
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.rows import Event as TraceEvent
@@ -121,8 +122,8 @@ class KeptTrace:
     def note(
         self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, *, error: str = ""
     ) -> None:
-        """Append a row that belongs to no step of a coordinator."""
-        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))
+        """Append a row that belongs to no step of a coordinator. Its detail may be any text of a test."""
+        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, visible(detail)))
 
     def report(self, group: str, invariant: str, message: str, /, rule: str = "") -> None:
         """Append a violation with a row of its own. Its message has names of members in place of ids."""

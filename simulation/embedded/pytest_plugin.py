@@ -129,6 +129,12 @@ def kafka(
     `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` gives its arguments, over those of
     `kafka_settings`. A fault of the test that never met its requests gives a warning.
     """
+    if hasattr(request, "param"):
+        pytest.fail(
+            "kafka takes no parameter of pytest.mark.parametrize: give each case its arguments with "
+            "pytest.param(..., marks=pytest.mark.kafka(...))",
+            pytrace=False,
+        )
     with _running(kafka_settings, _marked(request.node)) as running:
         yield running.awaited if request.node.stash.get(_AWAITS, False) else running
         for each in running.unmet() if running.is_running else ():

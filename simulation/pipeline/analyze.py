@@ -182,6 +182,7 @@ def analyze_files(
     """
     names = set(TABLES if only is None else only)
     wanted = {*names, "runs"} if COMPARISONS.name in names else names
+    import duckdb
     import pyarrow as pa
 
     with found_views(files) as views:
@@ -202,7 +203,7 @@ def analyze_files(
             else:
                 found = _on_spark(start(), files, views, listed, progress=progress, since_us=since_us)
         except Exception as error:
-            if is_of_spark(error) or isinstance(error, pa.ArrowException | OSError):
+            if is_of_spark(error) or isinstance(error, pa.ArrowException | OSError | duckdb.Error):
                 check_rows(files)  # names the file, and needs no stack
             if is_of_spark(error):
                 text = f"Spark could not analyse the traces: {error_text(error)}"

@@ -342,7 +342,7 @@ def _reader(path: str) -> pa.RecordBatchReader:
     import pyarrow as pa
     from pyarrow import parquet
 
-    file = parquet.ParquetFile(path)
+    file = parquet.ParquetFile(path, page_checksum_verification=True)
     schema = pa.schema([file.schema_arrow.field(name) for name in COLUMNS])
     batches = (batch.select(list(COLUMNS)) for batch in file.iter_batches(columns=list(COLUMNS)))
     return pa.RecordBatchReader.from_batches(schema, batches)

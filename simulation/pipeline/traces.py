@@ -179,7 +179,7 @@ def check_rows(files: TraceFiles) -> None:
 
     for path in (*files.traces, *files.runs):
         try:
-            with parquet.ParquetFile(path) as file:
+            with parquet.ParquetFile(path, page_checksum_verification=True) as file:
                 for _ in file.iter_batches():
                     pass
         except (pa.ArrowException, OSError) as error:

@@ -50,7 +50,12 @@ class ParquetTrace:
         self._called = called or self.path
         try:
             self._writer = pq.ParquetWriter(
-                self.path, SCHEMA, compression="zstd", use_dictionary=_TEXTS, write_statistics=True
+                self.path,
+                SCHEMA,
+                compression="zstd",
+                use_dictionary=_TEXTS,
+                write_statistics=True,
+                write_page_checksum=True,
             )
         except OSError as error:
             raise FencepostError(self._problem(error)) from None

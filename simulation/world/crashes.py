@@ -12,6 +12,7 @@ import msgspec
 
 import fencepost.simulation
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import visible
 
 _LIBRARIES: Final = tuple(
     str(Path(each).resolve())
@@ -91,7 +92,7 @@ def crash_of(program: str, at_s: float, error: BaseException) -> Crash:
 
 def _short(error: BaseException) -> str:
     """Return the first line with words of an error's text; libraries put whole pages into some."""
-    text = str(error).replace("\\n", "\n").strip().partition("\n")[0]
+    text = visible(str(error).replace("\\n", "\n").strip().partition("\n")[0])
     return text if len(text) <= _MOST_LETTERS else text[:_MOST_LETTERS] + "..."
 
 

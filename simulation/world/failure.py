@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.coordinator.reading import read_file
+from fencepost.coordinator.reading import read_file, visible
 from fencepost.simulation.embedded.timeline import write_timelines
 from fencepost.simulation.failures.shrink import shrink_plan
 from fencepost.simulation.faults.draw import Draw, DrawnEvent
@@ -149,27 +149,31 @@ def explain(
         if small is None:
             further += repeats(function, settings, result, runs=RUNS - len(further))
             last = next((each for each in further if each.failed), further[0])
-    folder.mkdir(parents=True, exist_ok=True)
     lines = [f"seed {result.seed} fails: {verdict}", ""]
     if small is None:
         lines += why_not_repeatable(result, further)
     else:
         lines += _fault_lines(last, small.happened, effort)
     lines += _happened(last)
-    pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={}, subtitle=_SUBTITLE)
-    lines += ["", f"timeline: {', '.join(map(str, pages))}"]
-    document = folder / f"{stem}.json"
-    if small is not None:
-        if kept is None or not document.exists():  # the versions are those of the first failure
-            document.write_text(small.to_json())
-        commands.insert(0, f"run it again: PYTHONHASHSEED=0 FENCEPOST_FAILURE={document} {command}")
+    kept_at = ""
+    try:
+        pages = write_timelines(last.rows, folder, stem, verdict, last.names, taken={}, subtitle=_SUBTITLE)
+        lines += ["", f"timeline: {', '.join(map(str, pages))}"]
+        document = folder / f"{stem}.json"
+        if small is not None:
+            if kept is None or not document.exists():  # the versions are those of the first failure
+                document.write_text(small.to_json())
+            kept_at = str(document)
+            commands.insert(0, f"run it again: PYTHONHASHSEED=0 FENCEPOST_FAILURE={document} {command}")
+    except (OSError, FencepostError) as error:  # the report itself is worth more than its files
+        lines += ["", f"the failure could not be kept in {folder.resolve()}: {error}"]
     lines += commands
     if last.trouble:
         lines += ["", last.trouble.rstrip()]
     return FailureReport(
         seed=result.seed,
-        text="\n".join(lines),
-        document="" if small is None else str(document),
+        text=visible("\n".join(lines)),
+        document=kept_at,
         is_whole=small is None or is_whole,
     )
 

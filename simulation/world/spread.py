@@ -21,6 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.coordinator.reading import visible
 from fencepost.simulation.world.apart import become_template
 from fencepost.simulation.world.crashes import Crash
 from fencepost.simulation.world.sweep import Sweep
@@ -190,7 +191,7 @@ def main() -> None:
     except BrokenPipeError:
         os._exit(1)  # the parent is dead
     except FencepostError as error:
-        answer = SeedAnswer(problem=str(error))
+        answer = SeedAnswer(problem=visible(str(error)))
     sys.stdout.flush()
     os.write(out, msgspec.json.encode(answer) + b"\n")
 

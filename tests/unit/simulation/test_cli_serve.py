@@ -18,13 +18,14 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost import EmbeddedKafka
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.frames import PeerProperties
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.coordinator.server.access import users_from
 from fencepost.simulation.cli.serve import _topics
-from fencepost.simulation.control.serving import ControlAddress
+from fencepost.simulation.control.serving import ControlAddress, controlled
 
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")
 
@@ -291,3 +292,13 @@ def test_an_address_of_the_control_api_that_is_none(given: str, told: str) -> No
     assert str(wrong.value).startswith(told)
     assert ControlAddress.parse("[::1]:9644") == ("::1", 9644)
     assert ControlAddress.parse("9644") == ("127.0.0.1", 9644)
+
+
+async def test_a_port_of_the_control_api_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = ControlAddress(*other.getsockname())
+        with pytest.raises(
+            EnvironmentLacks, match=f"^--control: port {address.port} on .* is taken: stop the"
+        ):
+            async with EmbeddedKafka() as kafka, controlled(kafka.endpoint, address):
+                pass

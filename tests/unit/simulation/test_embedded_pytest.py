@@ -197,6 +197,7 @@ NONSENSE = {
     "kafka(journal='/no/where/j')": "kafka can't be made: journal /no/where/j: /no/where does",
     "kafka(broker=3)": "kafka has no setting 'broker'; there are brokers, topics, config",
     "kafka(3)": "@pytest.mark.kafka(3,): expected names",
+    "parametrize('kafka', [{'brokers': 3}], indirect=True)": "kafka takes no parameter of pytest.mark.param",
 }
 """Markers, and what is told of each."""
 

@@ -299,6 +299,7 @@ def test_the_awaited_kafka_says_where_its_arguments_belong() -> None:
         AsyncEmbeddedKafka(topics={"orders": 3})
     with pytest.raises(FencepostError, match="expected a running EmbeddedKafka"):
         AsyncEmbeddedKafka()
+    assert repr(object.__new__(AsyncEmbeddedKafka)) == "<AsyncEmbeddedKafka, not running>"
 
 
 def test_the_limit_of_queued_bytes_is_a_setting() -> None:

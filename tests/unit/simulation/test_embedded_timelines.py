@@ -181,3 +181,20 @@ def test_a_folder_that_cannot_be_written_is_told(run_pytest: Runs) -> None:
     printed = run_pytest(FAILING, "--kafka-trace-dir", "taken", "-k", "test_fails")
     assert "it could not be written" in printed
     assert outcomes(printed)["failed"] == 2
+
+
+def test_a_failure_with_text_that_utf_8_cannot_express_leaves_a_timeline(run_pytest: Runs) -> None:
+    printed = run_pytest(
+        """
+        def test_fails(kafka):
+            raise ValueError("no such file: \\ud800")
+
+        def test_events(kafka_session):
+            kafka_session.end_of_test(ValueError("\\ud800"))
+            assert kafka_session.events()[-1].detail == r"ValueError: \\ud800"
+        """,
+        "--kafka-trace",
+    )
+    assert outcomes(printed) == {"failed": 1, "passed": 1}, printed
+    (page,) = (run_pytest.folder / "kafka-trace").iterdir()
+    assert r"no such file: \ud800" in page.read_text()

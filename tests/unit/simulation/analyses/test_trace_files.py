@@ -78,6 +78,22 @@ def test_one_bad_file_among_good_ones_is_named(
     assert shown.out == ""
 
 
+def test_a_flipped_bit_in_any_column_is_noticed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = write(tmp_path / "a.parquet")
+    whole = bad.read_bytes()
+    group = pq.read_metadata(bad).row_group(0)
+    for number in range(group.num_columns):
+        damaged = bytearray(whole)
+        chunk = group.column(number)
+        begin = chunk.dictionary_page_offset or chunk.data_page_offset
+        damaged[begin + chunk.total_compressed_size - 1] ^= 1
+        bad.write_bytes(damaged)
+        assert main(["analyze", str(bad)]) == 2, chunk.path_in_schema
+        shown = capsys.readouterr()
+        assert shown.err.startswith(f"fencepost analyze: {bad}: not a readable Parquet file (")
+        assert shown.err.count("\n") == 1
+
+
 def test_a_file_and_a_folder_are_found(tmp_path: Path) -> None:
     single, nested = write(tmp_path / "one.parquet"), write(tmp_path / "more" / "two.parquet")
     assert find_traces(single).traces == (str(single),)

@@ -45,6 +45,34 @@ def report(test: Test, folder: Path, **settings: Any) -> str:
     return told.text
 
 
+@pytest.mark.parametrize("claims", [["at-least-once"], ["no-crash"]])
+def test_text_that_utf_8_cannot_express_is_escaped(claims: list[str], tmp_path: Path) -> None:
+    async def worker() -> None:
+        raise ValueError("no such file: \udcff")
+
+    async def test(world: SimulatedWorld) -> None:
+        world.process("worker", worker)
+        await asyncio.sleep(1)
+        raise AssertionError("\udcff")
+
+    told = report(test, tmp_path, claims=claims, faults=())
+    assert r"ValueError in worker" in told
+    assert r"no such file: \udcff" in told
+    told.encode()
+
+
+def test_failure_that_cannot_be_kept_is_told_all_the_same(tmp_path: Path) -> None:
+    async def test(world: SimulatedWorld) -> None:
+        raise AssertionError("wrong sum")
+
+    (tmp_path / "taken").write_text("")
+    told = report(test, tmp_path / "taken", faults=())
+    assert "AssertionError: wrong sum" in told
+    assert f"the failure could not be kept in {tmp_path / 'taken'}: " in told
+    assert "FENCEPOST_SEED=1 pytest" in told
+    assert "FENCEPOST_FAILURE" not in told
+
+
 # -- results -----------------------------------------------------------------------------------------
 
 
