@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.draw import Draw, draw
+from fencepost.simulation.faults.plan import FaultPlan, draw_plan
 from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kafka import world as kafka
 from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
@@ -131,7 +131,7 @@ def run(
     scenario: AnyScenario,
     seed: int,
     *,
-    plan: Draw | None = None,
+    plan: FaultPlan | None = None,
     judges: Iterable[WorldObserver] | None = None,
     trace: TraceSink | None = None,
     progress: Progress | None = None,
@@ -260,9 +260,9 @@ def _place(error: BaseException) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
-def plan_of(scenario: AnyScenario, seed: int) -> Draw:
+def plan_of(scenario: AnyScenario, seed: int) -> FaultPlan:
     """Return the faults and steps that the seed draws for the scenario."""
-    return draw(scenario, Draws(seed), scenario.quiet_us)
+    return draw_plan(scenario, Draws(seed), scenario.quiet_us)
 
 
 def _slices(end_us: int) -> Iterator[int]:

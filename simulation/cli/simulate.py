@@ -34,7 +34,7 @@ from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
-    from fencepost.simulation.faults.draw import Draw
+    from fencepost.simulation.faults.plan import FaultPlan
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.schema import Row
 
@@ -87,7 +87,12 @@ def simulate(
 
 
 def play(
-    scenario: AnyScenario, seed: int, outputs: RunOutputs, progress: Progress, *, plan: Draw | None = None
+    scenario: AnyScenario,
+    seed: int,
+    outputs: RunOutputs,
+    progress: Progress,
+    *,
+    plan: FaultPlan | None = None,
 ) -> tuple[RunResult, Sequence[Row]]:
     """Run a scenario with a progress bar and its trace; return the rows too if a page needs them.
 

@@ -12,8 +12,8 @@ from msgspec import Meta
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.coordinator.suggestions import suggestion
-from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.faults.fitting import misfit
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.judge.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import check_mutant, with_mutant
@@ -38,7 +38,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     partitions: Annotated[int, Meta(ge=1)] | None = None
     """Total number of partitions, shared among the topics; None leaves the scenario unchanged."""
     seed: int
-    plan: Draw
+    plan: FaultPlan
     """The plan of the run: its disturbances, with their times and targets."""
     invariant: str
     """The invariant that was violated first, or RAISED and the type of the exception that ended the run."""

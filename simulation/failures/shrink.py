@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.failure import Failure, replay
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
 
@@ -31,7 +31,7 @@ class Planned(Protocol):
     """A failure of any kind of run, with the run's plan."""
 
     @property
-    def plan(self) -> Draw:
+    def plan(self) -> FaultPlan:
         """The plan of the run: its disturbances, with their times and targets."""
 
     def to_json(self) -> str:
@@ -167,11 +167,11 @@ def _shrink(attempts: _Attempts[Failure, RunResult]) -> None:
             return
 
 
-def _with_entries(failure: F, entries: Sequence[DrawnEvent]) -> F:
+def _with_entries(failure: F, entries: Sequence[PlannedEvent]) -> F:
     return _with_plan(failure, replace(failure.plan, entries=tuple(entries)))
 
 
-def _with_plan(failure: F, plan: Draw) -> F:
+def _with_plan(failure: F, plan: FaultPlan) -> F:
     return replace(failure, plan=plan)  # type: ignore[type-var]  # all failures are structs
 
 
@@ -207,7 +207,7 @@ def _fewer_entries(attempts: _Attempts[F, R]) -> None:
             parts = min(2 * parts, len(entries))
 
 
-def _without_a_part(entries: tuple[DrawnEvent, ...], parts: int) -> Iterator[tuple[DrawnEvent, ...]]:
+def _without_a_part(entries: tuple[PlannedEvent, ...], parts: int) -> Iterator[tuple[PlannedEvent, ...]]:
     parts = min(parts, len(entries))
     for part in range(parts):
         begin, end = len(entries) * part // parts, len(entries) * (part + 1) // parts
@@ -227,7 +227,7 @@ def _fewer_members(attempts: _Attempts[Failure, RunResult]) -> None:
             return
 
 
-def _with_members(plan: Draw, before: int, after: int) -> Draw:
+def _with_members(plan: FaultPlan, before: int, after: int) -> FaultPlan:
     """Return the plan for a group of `after` members at the start: later members move up, and entries of
     missing members are dropped."""
     moved = [

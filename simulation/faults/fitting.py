@@ -8,7 +8,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.scenarios.check import pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import (
@@ -44,7 +44,7 @@ KINDS: Final[dict[type[AnyScenario], frozenset[FaultKind]]] = {
 """The kinds of disturbances that can happen in the world of a scenario."""
 
 
-def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
+def misfit(plan: FaultPlan, scenario: AnyScenario) -> str | None:
     """Return the first entry that can't be done, and what was expected; None if all entries can be done."""
     kinds = KINDS[type(scenario)]
     if plan.members < scenario.group.members:
@@ -85,7 +85,7 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
     return None
 
 
-def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
+def _topics(plan: FaultPlan, scenario: AnyScenario) -> tuple[str, ...]:
     """Return all topics that may exist at some time; it does not matter whether an entry comes in time for
     one.
 
@@ -95,7 +95,7 @@ def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*scenario.named_topics, *created]))
 
 
-def _no_subscription(entry: DrawnEvent, topics: Collection[str], scenario: AnyScenario) -> str | None:
+def _no_subscription(entry: PlannedEvent, topics: Collection[str], scenario: AnyScenario) -> str | None:
     """Return why a member can't subscribe to that, or why an operation can't request it; None if it can."""
     operations = get_args(SacOperation if isinstance(scenario, SacScenario) else Operation)
     if entry.kind is FaultKind.OPERATE and entry.name not in operations:
@@ -109,7 +109,7 @@ def _no_subscription(entry: DrawnEvent, topics: Collection[str], scenario: AnySc
     return wrong and f".pattern: {wrong}"
 
 
-def _no_change(entry: DrawnEvent, topics: Collection[str]) -> str | None:
+def _no_change(entry: PlannedEvent, topics: Collection[str]) -> str | None:
     """Return why that can't be done to a topic; None if it can."""
     if entry.kind is FaultKind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, {})):
         return f"name: {wrong}"
@@ -125,14 +125,14 @@ def _no_topic(name: str, topics: Iterable[str]) -> str:
     return f"expected a topic of the scenario, or that an entry creates ({known}), got {name!r}"
 
 
-def _not_of_an_application(entry: DrawnEvent, scenario: StreamsScenario) -> str | None:
+def _not_of_an_application(entry: PlannedEvent, scenario: StreamsScenario) -> str | None:
     """Return why that can't happen to this Streams application; None if it can."""
     if entry.kind is FaultKind.OTHER_APPLICATION:
         return f"kind: {wrong}" if (wrong := scenario.lacks_for_others) else None
     return _no_exception(entry, scenario) if entry.kind is FaultKind.THREAD_EXCEPTION else None
 
 
-def _no_exception(entry: DrawnEvent, scenario: StreamsScenario) -> str | None:
+def _no_exception(entry: PlannedEvent, scenario: StreamsScenario) -> str | None:
     """Return why no thread can raise this exception; None if one can."""
     response, _, place = entry.name.partition(" ")
     if response not in get_args(Response) or place not in get_args(Place):

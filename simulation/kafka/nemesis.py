@@ -7,8 +7,8 @@ from typing import Final
 
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.nemesis import KafkaNemesis
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
 from fencepost.simulation.kafka.requests import moves_epoch
 from fencepost.simulation.kernel.rules import (
@@ -32,7 +32,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
 
     _tells_first = False
 
-    def __init__(self, world: Stage, plan: Draw) -> None:
+    def __init__(self, world: Stage, plan: FaultPlan) -> None:
         super().__init__(world, plan)
         self._scaled_away: set[str] = set()
         """Members that a step has stopped: they stay stopped until another step starts them."""
@@ -65,21 +65,21 @@ class GroupNemesis(KafkaNemesis[Stage]):
             FaultKind.LOST_RESPONSE: self._lost_response,
         }
 
-    def _alive(self, entry: DrawnEvent) -> DisturbedMember | None:
+    def _alive(self, entry: PlannedEvent) -> DisturbedMember | None:
         """Return the member that an entry selects among those with a live process."""
         return self._chosen(entry, (host for host in self._world.members.values() if host.status in _ALIVE))
 
-    def _running(self, entry: DrawnEvent) -> DisturbedMember | None:
+    def _running(self, entry: PlannedEvent) -> DisturbedMember | None:
         """Return the member that an entry selects among the running ones."""
         hosts = self._world.members.values()
         return self._chosen(entry, (host for host in hosts if host.status is ProcessStatus.RUNNING))
 
     # -- operations ---------------------------------------------------------------------------------------
 
-    def _host(self, entry: DrawnEvent) -> DisturbedMember:
+    def _host(self, entry: PlannedEvent) -> DisturbedMember:
         return list(self._world.members.values())[entry.member]
 
-    def _restart(self, entry: DrawnEvent) -> None:
+    def _restart(self, entry: PlannedEvent) -> None:
         host = self._host(entry)
         host.protocol = entry.protocol or host.protocol
         host.strategies = entry.strategies or host.strategies
@@ -88,21 +88,21 @@ class GroupNemesis(KafkaNemesis[Stage]):
         runs = host.status is not ProcessStatus.CRASHED
         self.restart(entry, host, runs=runs, detail=f"{host.name} {entry.protocol}".rstrip())
 
-    def _start(self, entry: DrawnEvent) -> None:
+    def _start(self, entry: PlannedEvent) -> None:
         host = self._host(entry)
         self._scaled_away.discard(host.name)
         host.protocol = entry.protocol or host.protocol
         host.strategies = entry.strategies or host.strategies
         host.start()
 
-    def _stop(self, entry: DrawnEvent) -> None:
+    def _stop(self, entry: PlannedEvent) -> None:
         host = self._host(entry)
         self._scaled_away.add(host.name)
         host.stop(come_back=False)
         if not entry.graceful:
             host.crash()
 
-    def _subscribe(self, entry: DrawnEvent) -> None:
+    def _subscribe(self, entry: PlannedEvent) -> None:
         host = self._host(entry)
         host.topics, host.pattern = entry.topics, entry.pattern
         self._tell(
@@ -110,60 +110,60 @@ class GroupNemesis(KafkaNemesis[Stage]):
         )
         host.resubscribe()
 
-    def _create_topic(self, entry: DrawnEvent) -> None:
+    def _create_topic(self, entry: PlannedEvent) -> None:
         if not self._world.cluster.has_topic(entry.name):  # whose deletion may have been left out
             self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
 
-    def _grow_topic(self, entry: DrawnEvent) -> None:
+    def _grow_topic(self, entry: PlannedEvent) -> None:
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.grow_topic(entry.name, entry.partitions)
 
-    def _delete_topic(self, entry: DrawnEvent) -> None:
+    def _delete_topic(self, entry: PlannedEvent) -> None:
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.delete_topic(entry.name)
 
-    def _operate(self, entry: DrawnEvent) -> None:
+    def _operate(self, entry: PlannedEvent) -> None:
         self._tell(entry.kind, "begin", entry.name)
         self._world.operate(entry.name, entry.topics, entry.share)
 
     # -- members ------------------------------------------------------------------------------------------
 
-    def _callback_error(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+    def _callback_error(self, entry: PlannedEvent, host: DisturbedMember) -> None:
         self.instant(entry, host.name, host.fail_callback)
 
-    def _poll_timeout(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+    def _poll_timeout(self, entry: PlannedEvent, host: DisturbedMember) -> None:
         lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
         host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
         self._tell(entry.kind, "begin", host.name)
 
-    def _producer_takeover(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+    def _producer_takeover(self, entry: PlannedEvent, host: DisturbedMember) -> None:
         timeout_ms = self._world.scenario.transactions.timeout.ms
         self.instant(entry, host.name, lambda: self._world.cluster.take_producer_over(host.name, timeout_ms))
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker) -> None:
+    def _kill(self, entry: PlannedEvent, broker: DisturbedBroker) -> None:
         broker.kill()
         self._befallen(entry, broker, broker.revive)
 
-    def _pause(self, entry: DrawnEvent, broker: DisturbedBroker) -> None:
+    def _pause(self, entry: PlannedEvent, broker: DisturbedBroker) -> None:
         broker.pause()
         self._befallen(entry, broker, broker.resume)
 
-    def _leader(self, _: DrawnEvent) -> DisturbedBroker | None:
+    def _leader(self, _: PlannedEvent) -> DisturbedBroker | None:
         return self._world.cluster.leader
 
-    def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
+    def _broker(self, entry: PlannedEvent) -> DisturbedBroker | None:
         """Return the broker that an entry selects among the running ones."""
         return self._chosen(entry, (each for each in self._world.cluster.brokers.values() if each.running))
 
-    def _coordinator_unavailable(self, entry: DrawnEvent) -> None:
+    def _coordinator_unavailable(self, entry: PlannedEvent) -> None:
         lasts_us = self._before_quiet(entry, entry.lasts_us)
         self.instant(entry, "", lambda: self._world.cluster.unavailable(lasts_us))
 
     # -- the network ----------------------------------------------------------------------------------------
 
-    def _ruled(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
+    def _ruled(self, entry: PlannedEvent, detail: str, rule: Matching) -> None:
         rules = self._world.network.rules
         rules.append(rule)
 
@@ -173,17 +173,17 @@ class GroupNemesis(KafkaNemesis[Stage]):
 
         self._lasting(entry, detail, lift)
 
-    def _partition(self, entry: DrawnEvent) -> None:
+    def _partition(self, entry: PlannedEvent) -> None:
         members = frozenset(self._some(entry.share, list(self._world.members)))
         brokers = frozenset(self._some(entry.brokers, list(self._world.cluster.brokers)))
         self._ruled(entry, _named(members, brokers), Matching(dropping, members=members, brokers=brokers))
 
-    def _slow_link(self, entry: DrawnEvent) -> None:
+    def _slow_link(self, entry: PlannedEvent) -> None:
         members = frozenset(self._some(entry.share, list(self._world.members)))
         samples = self._world.draws.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
         self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
 
-    def _loss(self, entry: DrawnEvent) -> None:
+    def _loss(self, entry: PlannedEvent) -> None:
         members = frozenset(self._some(entry.share, list(self._world.members)))
         rng = random.Random(self._rng.getrandbits(64))
 
@@ -194,7 +194,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
             entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
         )
 
-    def _lost_response(self, entry: DrawnEvent) -> None:
+    def _lost_response(self, entry: PlannedEvent) -> None:
         if not entry.epoch_moved:
             self._upon(self._running, self.lose)(entry)
             return

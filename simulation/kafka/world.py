@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import MemberHost
@@ -179,7 +179,7 @@ class KafkaWorld(World):
 def prepare(
     scenario: Scenario,
     seed: int,
-    plan: Draw,
+    plan: FaultPlan,
     loop: VirtualLoop,
     recorder: TraceRows,
     *,

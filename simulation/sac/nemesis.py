@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.clients import SacClientHost
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class SacNemesis(Nemesis["SacWorld"]):
     """The nemesis that disturbs clients and nodes."""
 
-    def __init__(self, world: SacWorld, plan: Draw) -> None:
+    def __init__(self, world: SacWorld, plan: FaultPlan) -> None:
         super().__init__(world, plan)
         self._away = set(list(world.clients)[world.scenario.group.members :])
         """Clients that no step has started yet, or that a step has stopped: a deploy skips them."""
@@ -36,32 +36,32 @@ class SacNemesis(Nemesis["SacWorld"]):
             FaultKind.NODE_SPLIT: self._node_split,
         }
 
-    def _running(self, entry: DrawnEvent) -> SacClientHost | None:
+    def _running(self, entry: PlannedEvent) -> SacClientHost | None:
         clients = self._world.clients.values()
         return self._chosen(entry, (each for each in clients if each.running and not each.frozen))
 
     # -- what people do -------------------------------------------------------------------------------------
 
-    def _client(self, entry: DrawnEvent) -> SacClientHost:
+    def _client(self, entry: PlannedEvent) -> SacClientHost:
         return list(self._world.clients.values())[entry.member]
 
-    def _restart(self, entry: DrawnEvent) -> None:
+    def _restart(self, entry: PlannedEvent) -> None:
         client = self._client(entry)
         if client.name not in self._away:
             self.restart(entry, client, runs=client.running, detail=client.name)
 
-    def _start(self, entry: DrawnEvent) -> None:
+    def _start(self, entry: PlannedEvent) -> None:
         client = self._client(entry)
         self._away.discard(client.name)
         client.wanted = True
         client.start()
 
-    def _stop(self, entry: DrawnEvent) -> None:
+    def _stop(self, entry: PlannedEvent) -> None:
         client = self._client(entry)
         self._away.add(client.name)
         client.stop(come_back=False)
 
-    def _operate(self, entry: DrawnEvent) -> None:
+    def _operate(self, entry: PlannedEvent) -> None:
         self._tell(entry.kind, "begin", entry.name)
         cluster = self._world.cluster
         if entry.name == "list":
@@ -71,30 +71,30 @@ class SacNemesis(Nemesis["SacWorld"]):
 
     # -- faults of clients ----------------------------------------------------------------------------------
 
-    def _connection(self, entry: DrawnEvent) -> ServerConnection | None:
+    def _connection(self, entry: PlannedEvent) -> ServerConnection | None:
         nodes = self._world.cluster.nodes.values()
         return self._chosen(entry, (each for node in nodes for each in node.connections.values()))
 
-    def _disconnect(self, entry: DrawnEvent, chosen: ServerConnection) -> None:
+    def _disconnect(self, entry: PlannedEvent, chosen: ServerConnection) -> None:
         self.instant(entry, chosen.id, lambda: chosen.end("connection lost"))
 
     # -- faults of nodes ------------------------------------------------------------------------------------
 
-    def _up(self, entry: DrawnEvent) -> SacNode | None:
+    def _up(self, entry: PlannedEvent) -> SacNode | None:
         """Return a node that may go down: a majority of the cluster has to stay."""
         cluster = self._world.cluster
         members = [node for node in cluster.nodes.values() if node.member]
         up = [node for node in members if node.up]
         return up[entry.member % len(up)] if 2 * (len(up) - 1) > len(members) else None
 
-    def _node_crash(self, entry: DrawnEvent, node: SacNode) -> None:
+    def _node_crash(self, entry: PlannedEvent, node: SacNode) -> None:
         self._world.cluster.crash(node)
         self._lasting(entry, node.name, lambda: self._world.cluster.restart(node))
 
-    def _node_leave(self, entry: DrawnEvent, node: SacNode) -> None:
+    def _node_leave(self, entry: PlannedEvent, node: SacNode) -> None:
         self.instant(entry, node.name, lambda: self._world.cluster.leave(node))
 
-    def _node_split(self, entry: DrawnEvent) -> None:
+    def _node_split(self, entry: PlannedEvent) -> None:
         cluster = self._world.cluster
         names = [node.name for node in cluster.nodes.values() if node.member]
         if len(names) < 2:

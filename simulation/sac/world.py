@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
 from fencepost.member.sac.states import SacMemberState
-from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Samples
 from fencepost.simulation.kernel.supervisor import Supervisor
@@ -139,7 +139,7 @@ class SacWorld(World):
 def prepare(
     scenario: SacScenario,
     seed: int,
-    plan: Draw,
+    plan: FaultPlan,
     loop: VirtualLoop,
     recorder: TraceRows,
     *,

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
-from fencepost.simulation.faults.draw import FaultKind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
 from fencepost.simulation.judge.consumer_model import minus
 from fencepost.simulation.judge.journal import JournalVersion, check_replays

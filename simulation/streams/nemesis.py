@@ -6,8 +6,8 @@ import random
 from collections.abc import Mapping
 from typing import Protocol
 
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.nemesis import KafkaNemesis
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.faults.stage import AnyStage, DisturbedBroker, DisturbedHost
 from fencepost.simulation.kernel.rules import Matching, dropping
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -55,7 +55,7 @@ class ApplicationStage(AnyStage, Protocol):
 class StreamsNemesis(KafkaNemesis[ApplicationStage]):
     """The nemesis that disturbs the clients of an application, their threads, and the coordinator."""
 
-    def __init__(self, world: ApplicationStage, plan: Draw) -> None:
+    def __init__(self, world: ApplicationStage, plan: FaultPlan) -> None:
         super().__init__(world, plan)
         self._actions = {
             FaultKind.THREAD_EXCEPTION: self._upon(self._victim, self._exception),
@@ -72,12 +72,12 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
             FaultKind.APPEND_FAILURE: self.fail_appends,
         }
 
-    def _victim(self, entry: DrawnEvent) -> DisturbedClient | None:
+    def _victim(self, entry: PlannedEvent) -> DisturbedClient | None:
         return self._chosen(entry, (host for host in self._world.clients.values() if not host.ended))
 
     # -- threads and clients --------------------------------------------------------------------------------
 
-    def _exception(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+    def _exception(self, entry: PlannedEvent, host: DisturbedClient) -> None:
         response, _, where = entry.name.partition(" ")
         rng = random.Random(self._rng.getrandbits(64))
         for _ in range(entry.partitions):
@@ -86,7 +86,7 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
             self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
         host.wake()
 
-    def _change(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+    def _change(self, entry: PlannedEvent, host: DisturbedClient) -> None:
         adds = entry.share < 0.5
         self._tell(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
         if adds:
@@ -94,15 +94,15 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
         else:
             host.remove_thread()
 
-    def _close(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+    def _close(self, entry: PlannedEvent, host: DisturbedClient) -> None:
         self.instant(entry, host.name, host.close)
 
-    def _crash(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+    def _crash(self, entry: PlannedEvent, host: DisturbedClient) -> None:
         self._tell(entry.kind, "begin", host.name)
         host.crash()
         host.restart_later()
 
-    def _freeze(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+    def _freeze(self, entry: PlannedEvent, host: DisturbedClient) -> None:
         if not host.frozen:
             host.freeze_process()
             world = self._world
@@ -113,7 +113,7 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
 
     # -- the network ----------------------------------------------------------------------------------------
 
-    def _partition(self, entry: DrawnEvent) -> None:
+    def _partition(self, entry: PlannedEvent) -> None:
         world = self._world
         names = list(world.clients)
         chosen = self._some(entry.share, names)
@@ -135,7 +135,7 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _coordinator_crash(self, entry: DrawnEvent) -> None:
+    def _coordinator_crash(self, entry: PlannedEvent) -> None:
         leader = self._world.cluster.leader
         if leader is not None and leader.running:
             self._tell(entry.kind, "begin", leader.name)

@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
 )
 from fencepost.member.base.transport import TransportError
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.judge.base import OF_LOG
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import Host
@@ -398,10 +398,10 @@ class ApplicationNemesis(StreamsNemesis):
 
     _world: StreamsWorld
 
-    def __init__(self, world: StreamsWorld, plan: Draw) -> None:
+    def __init__(self, world: StreamsWorld, plan: FaultPlan) -> None:
         super().__init__(world, plan)
         self._actions = {**self._actions, FaultKind.OTHER_APPLICATION: self._visit}
 
-    def _visit(self, entry: DrawnEvent) -> None:
+    def _visit(self, entry: PlannedEvent) -> None:
         self._tell(entry.kind, "begin", "")
         self._world.others.visit(entry.member)

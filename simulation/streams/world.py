@@ -20,7 +20,7 @@ from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
@@ -333,7 +333,7 @@ def _start(host: StreamsClientHost) -> None:
 def prepare(
     scenario: StreamsScenario,
     seed: int,
-    plan: Draw,
+    plan: FaultPlan,
     loop: VirtualLoop,
     recorder: TraceRows,
     *,

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 from fencepost.simulation.world.shaking import shake
 from fencepost.simulation.world.world import SimulatedWorld
@@ -43,7 +43,7 @@ def become_template(settings: WorldSettings, seeds: int) -> None:
     if hasattr(os, "fork") and threading.active_count() == 1:
         known = replace(settings, topics={**settings.topics, _WARM: 2})
         work = _nothing if seeds < _MANY or find_spec("aiokafka") is None else _warm_up
-        run_world(work, known, 0, plan=Draw(entries=(), faults_end_us=0, end_us=0, members=1))
+        run_world(work, known, 0, plan=FaultPlan(entries=(), faults_end_us=0, end_us=0, members=1))
         gc.collect()
         gc.freeze()
         _template.append(True)

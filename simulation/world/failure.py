@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file, visible
 from fencepost.simulation.embedded.timeline import write_timelines
 from fencepost.simulation.failures.shrink import shrink_plan
-from fencepost.simulation.faults.draw import Draw, DrawnEvent
+from fencepost.simulation.faults.plan import FaultPlan, PlannedEvent
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
@@ -58,7 +58,7 @@ class WorldFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The number of faults that happened in the whole seed."""
     versions: dict[str, str] = {}
     """The versions of Python and of the libraries that were loaded."""
-    plan: Draw
+    plan: FaultPlan
 
     def to_json(self) -> str:
         """The document, as `read_world_failure` takes it."""
@@ -285,7 +285,7 @@ def _fault_lines(last: WorldResult, happened: int, effort: str) -> list[str]:
     ]
 
 
-def _told(entry: DrawnEvent, target: str) -> str:
+def _told(entry: PlannedEvent, target: str) -> str:
     parts = [f"{duration(entry.at_us / 1e6)}: {entry.kind}", target]
     if entry.lasts_us:
         parts.append(f"for {duration(entry.lasts_us / 1e6)}")

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.transactions import InitProducerIdRequest
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.fault_rules import FaultAction, FaultRule
 from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.supervisor import ProcessStatus
@@ -230,7 +230,7 @@ class ProgramNemesis(GroupNemesis):
 
     _world: Any
 
-    def __init__(self, stage: DisturbedPrograms, plan: Draw) -> None:
+    def __init__(self, stage: DisturbedPrograms, plan: FaultPlan) -> None:
         super().__init__(stage, plan)  # type: ignore[arg-type]  # programs are stopped by another name
         self._actions = {
             **self._actions,
@@ -244,9 +244,9 @@ class ProgramNemesis(GroupNemesis):
         self.hits: dict[int, str] = {}
         """The target of each fault that had one, by the fault's number in the plan."""
         self._numbers = {id(entry): number for number, entry in enumerate(plan.entries)}
-        self._acting: DrawnEvent | None = None
+        self._acting: PlannedEvent | None = None
 
-    def _act(self, entry: DrawnEvent) -> None:
+    def _act(self, entry: PlannedEvent) -> None:
         self._acting = entry
         super()._act(entry)
         self._acting = None
@@ -265,7 +265,7 @@ class ProgramNemesis(GroupNemesis):
         """Draw that share of the names; no name while no program has been started."""
         return super()._some(share, names) if names else []
 
-    def _deploy(self, entry: DrawnEvent) -> None:
+    def _deploy(self, entry: PlannedEvent) -> None:
         """Restart the program of that number gracefully, if it runs."""
         programs = list(self._world.members.values())
         if entry.member >= len(programs):
@@ -276,12 +276,12 @@ class ProgramNemesis(GroupNemesis):
         self._tell(entry.kind, "begin", program.name)
         program.stop_process(come_back=True)
 
-    def _program(self, entry: DrawnEvent) -> Program | None:
+    def _program(self, entry: PlannedEvent) -> Program | None:
         """Return the program that an entry means, of those that run."""
         programs: Iterable[Program] = self._world.members.values()
         return self._chosen(entry, (each for each in programs if each.status is ProcessStatus.RUNNING))
 
-    def _lost_response_of(self, entry: DrawnEvent, host: Program) -> None:
+    def _lost_response_of(self, entry: PlannedEvent, host: Program) -> None:
         """Carry out a program's next request that moves an epoch, or any, and lose the response."""
         apis = _EPOCH_APIS if entry.epoch_moved else ("OffsetCommit", "Fetch", "Produce")
         endpoint: EmbeddedEndpoint = self._world.endpoint
@@ -293,7 +293,7 @@ class ProgramNemesis(GroupNemesis):
             endpoint.faults.add(rule)
         self._tell(entry.kind, "begin", host.name)
 
-    def _long_batch(self, entry: DrawnEvent, program: Program) -> None:
+    def _long_batch(self, entry: PlannedEvent, program: Program) -> None:
         """Let a program work on one batch for that long; its own settings limit how long it may."""
         self.instant(
             entry,
@@ -301,18 +301,18 @@ class ProgramNemesis(GroupNemesis):
             lambda: program.stall(entry.at_us + self._before_quiet(entry, entry.lasts_us)),
         )
 
-    def _take_over(self, entry: DrawnEvent, program: Program) -> None:
+    def _take_over(self, entry: PlannedEvent, program: Program) -> None:
         cluster: WorldCluster = self._world.cluster
         names = () if program.process is None else tuple(program.process.transactional_ids)
         for name in names:
             self.instant(entry, program.name, partial(cluster.take_producer_over, name, _TAKEOVER_MS))
 
-    def _request_error(self, entry: DrawnEvent) -> None:
+    def _request_error(self, entry: PlannedEvent) -> None:
         api, _, error = entry.name.partition(" ")
         rule = FaultRule(api=api_of(cast("Api", api)), error=error_of(cast("Error", error)))
         self.instant(entry, entry.name, lambda: self._world.endpoint.faults.add(rule))
 
-    def _http_fault(self, entry: DrawnEvent) -> None:
+    def _http_fault(self, entry: PlannedEvent) -> None:
         stubs: list[HttpStub] = list(self._world.stubs.values())
         if stubs:
             stub = stubs[entry.member % len(stubs)]

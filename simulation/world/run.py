@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.server.topic_configs import BrokerConfig
-from fencepost.simulation.faults.draw import Draw, draw
+from fencepost.simulation.faults.plan import FaultPlan, draw_plan
 from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kernel.loop import Deadlock, OutsideWorld, TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED, Violation
@@ -91,7 +91,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     segments: int
     """Pieces of TCP streams that went over the network."""
     records_done: int
-    plan: Draw
+    plan: FaultPlan
     rows: list[Row] = []
     names: dict[str, str] = {}
     """The names of members by their ids."""
@@ -126,7 +126,7 @@ def run_world(
     settings: WorldSettings,
     seed: int,
     *,
-    plan: Draw | None = None,
+    plan: FaultPlan | None = None,
     keep_rows: bool = False,
     logs: bool = False,
     until: str = "",
@@ -139,7 +139,7 @@ def run_world(
     the trace. Without `logs` nothing is logged meanwhile. With `watch` the result has what helps to compare
     it with another run of the seed. If it `is_last`, the process ends afterwards, so nothing is taken down.
     """
-    chosen = draw(settings.scenario, Draws(seed), 0) if plan is None else plan
+    chosen = draw_plan(settings.scenario, Draws(seed), 0) if plan is None else plan
     with _quiet(logs=logs), _collected_by_hand(is_last=is_last), own_folder():
         run = _Run(function, settings, chosen, Draws(seed))
         run.world.shows_logs = logs
@@ -155,7 +155,7 @@ def run_world(
 class _Run:
     """The parts of one run."""
 
-    def __init__(self, function: WorldTest, settings: WorldSettings, plan: Draw, draws: Draws) -> None:
+    def __init__(self, function: WorldTest, settings: WorldSettings, plan: FaultPlan, draws: Draws) -> None:
         self._function = function
         self._settings = settings
         self._plan = plan

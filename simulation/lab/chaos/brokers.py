@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from fencepost.coordinator.assign.java_order import offsets_partition
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.draw import FaultKind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
 from fencepost.simulation.lab.chaos.topics import RealTopics

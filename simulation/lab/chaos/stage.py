@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.member.streams.application.changelog import changelog_topic
-from fencepost.simulation.faults.draw import FaultKind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.supervisor import ALIVE
 from fencepost.simulation.kernel.world import host_names

@@ -16,8 +16,8 @@ import structlog
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.draw import Draw, FaultKind
 from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.kernel.rules import Direction
@@ -76,7 +76,7 @@ class Staging(abc.ABC, Generic[W]):
     """
 
     _program: m.ProgramName
-    _nemesis: Callable[[Any, Draw], Nemesis[Any]]
+    _nemesis: Callable[[Any, FaultPlan], Nemesis[Any]]
     """Makes what disturbs the world."""
     _always_proxied: bool
     """True if a proxy stands before the brokers even without disturbances of the network."""
@@ -199,7 +199,7 @@ class Staging(abc.ABC, Generic[W]):
 
     # -- the stage ----------------------------------------------------------------------------------------
 
-    def _possible(self, plan: Draw) -> Draw:
+    def _possible(self, plan: FaultPlan) -> FaultPlan:
         """Return the plan without what can't be played here, and note what that is."""
         reasons = {entry.kind: self._cannot(entry.kind) for entry in plan.entries}
         times = Counter(entry.kind for entry in plan.entries)

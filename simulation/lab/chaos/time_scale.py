@@ -14,7 +14,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, draw
+from fencepost.simulation.faults.plan import FaultPlan, PlannedEvent, draw_plan
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -36,7 +36,7 @@ class TimeScale(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """A scenario and its plan as they are played."""
 
     scenario: S
-    plan: Draw
+    plan: FaultPlan
     factor: float
     """Factor by which each time was multiplied; 0.125 is eight times as fast."""
     quiet_us: int
@@ -48,7 +48,7 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
 
     :raises FencepostError: if that time is too short for it.
     """
-    plan = draw(scenario, Draws(seed), scenario.quiet_us)
+    plan = draw_plan(scenario, Draws(seed), scenario.quiet_us)
     fixed, played = _quiet_us(scenario, config, None)
     factor = min(1.0, (duration_us - fixed) / (plan.faults_end_us + played))
     least_us = _least_session_us(scenario, config)
@@ -137,7 +137,7 @@ def _span(span: Span, factor: float) -> Span:
     return Span(span.kind, max(low, 1) if span.kind == "lognormal" else low, max(high, 1) if span.high else 0)
 
 
-def faster_plan(plan: Draw, factor: float, quiet: int) -> Draw:
+def faster_plan(plan: FaultPlan, factor: float, quiet: int) -> FaultPlan:
     """Return a plan with each time in it multiplied, and a quiet phase of that length."""
     faults_end = round(plan.faults_end_us * factor)
     return msgspec.structs.replace(
@@ -148,7 +148,7 @@ def faster_plan(plan: Draw, factor: float, quiet: int) -> Draw:
     )
 
 
-def _entry(entry: DrawnEvent, factor: float) -> DrawnEvent:
+def _entry(entry: PlannedEvent, factor: float) -> PlannedEvent:
     kind, low, high = entry.added
     return msgspec.structs.replace(
         entry,

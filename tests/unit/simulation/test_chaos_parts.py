@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.simulation.faults.draw import draw
+from fencepost.simulation.faults.plan import draw_plan
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import FLAWS, one_expression, runs
@@ -49,7 +49,7 @@ class TestTempo:
     @pytest.mark.parametrize("name", [entry.name for entry in library() if entry.protocol == "consumer"])
     def test_the_plan_is_that_of_simulation_played_faster(self, name: str) -> None:
         scenario = load(name)
-        simulated = draw(scenario, Draws(7), scenario.quiet_us)
+        simulated = draw_plan(scenario, Draws(7), scenario.quiet_us)
         played = tempo(scenario, 7, FAST, 60 * SECOND)
         assert played.factor < 1
         assert played.plan.end_us == pytest.approx(60 * SECOND, abs=10)

@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kafka.requests import LogOffsets
 from fencepost.simulation.kafka.transport import SimulatedTransport
@@ -282,15 +282,15 @@ async def test_a_broker_that_dies_while_paused_comes_back_awake(world: KafkaWorl
 
 
 async def test_a_pause_does_not_end_before_another_that_a_restarted_broker_suffers(world: KafkaWorld) -> None:
-    def entry(kind: FaultKind, at_s: int, lasts_s: int) -> DrawnEvent:
-        return DrawnEvent(at_us=world.now_us + at_s * 1_000_000, kind=kind, lasts_us=lasts_s * 1_000_000)
+    def entry(kind: FaultKind, at_s: int, lasts_s: int) -> PlannedEvent:
+        return PlannedEvent(at_us=world.now_us + at_s * 1_000_000, kind=kind, lasts_us=lasts_s * 1_000_000)
 
     def die(_: object) -> None:
         broker.kill()
         broker.revive()
 
     entries = entry(FaultKind.BROKER_PAUSE, 0, 20), entry(FaultKind.BROKER_PAUSE, 10, 30)
-    plan = Draw(entries=entries, faults_end_us=90_000_000, end_us=100_000_000, members=1)
+    plan = FaultPlan(entries=entries, faults_end_us=90_000_000, end_us=100_000_000, members=1)
     GroupNemesis(world, plan).begin()
     broker = next(iter(world.cluster.brokers.values()))
     world.loop.schedule(world.now_us + 5_000_000, die, None)

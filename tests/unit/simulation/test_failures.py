@@ -13,8 +13,8 @@ from fencepost.simulation.failures.case import pytest_case
 from fencepost.simulation.failures.case import test_name as name_of_test
 from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
 from fencepost.simulation.failures.shrink import Shrunk, shrink
-from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.fitting import misfit
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, PlannedEvent
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any
@@ -264,7 +264,7 @@ def test_a_plan_that_cannot_be_played_is_refused(scenario: str, entry: dict[str,
 def test_nodes_suffer_what_there_are_enough_of_them_for(kind: FaultKind, least: int) -> None:
     for nodes in (1, 2, 3):
         loaded = load_any("sac-churn", overrides=[f"cluster.nodes={nodes}"])
-        plan = msgspec.structs.replace(plan_of(loaded, 1), entries=(DrawnEvent(at_us=5, kind=kind),))
+        plan = msgspec.structs.replace(plan_of(loaded, 1), entries=(PlannedEvent(at_us=5, kind=kind),))
         told = (
             f"plan.entries[0].kind: {kind} has no effect with fewer than {least} nodes,"
             f" the scenario's cluster.nodes is {nodes}"
@@ -276,13 +276,13 @@ def test_a_topic_that_an_entry_creates_is_one_wherever_it_comes_from() -> None:
     """A plan that was made small may be without the step that creates what others grow and delete."""
     loaded = load_any("growing-topics")
     plan = plan_of(loaded, 1)
-    made = DrawnEvent(at_us=9, kind=FaultKind.CREATE_TOPIC, name="new", partitions=1)
+    made = PlannedEvent(at_us=9, kind=FaultKind.CREATE_TOPIC, name="new", partitions=1)
     for name, before in (("refunds", ()), ("new", (made,))):
         entries = (
-            DrawnEvent(at_us=1, kind=FaultKind.SUBSCRIBE, topics=(name,)),
+            PlannedEvent(at_us=1, kind=FaultKind.SUBSCRIBE, topics=(name,)),
             *before,
-            DrawnEvent(at_us=10, kind=FaultKind.GROW_TOPIC, name=name, partitions=2),
-            DrawnEvent(at_us=20, kind=FaultKind.DELETE_TOPIC, name=name),
+            PlannedEvent(at_us=10, kind=FaultKind.GROW_TOPIC, name=name, partitions=2),
+            PlannedEvent(at_us=20, kind=FaultKind.DELETE_TOPIC, name=name),
         )
         assert misfit(msgspec.structs.replace(plan, entries=entries), loaded) is None
 
@@ -301,4 +301,4 @@ def test_what_is_drawn_can_be_played(scenario: str) -> None:
     for seed in range(10):
         plan = plan_of(loaded, seed)
         assert misfit(plan, loaded) is None
-        assert msgspec.json.decode(msgspec.json.encode(plan), type=Draw) == plan
+        assert msgspec.json.decode(msgspec.json.encode(plan), type=FaultPlan) == plan

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.draw import Draw, FaultKind, draw
+from fencepost.simulation.faults.plan import FaultKind, FaultPlan, draw_plan
 from fencepost.simulation.kernel.rng import Draws
 from fencepost.simulation.scenarios.load import loads
 
@@ -12,8 +12,8 @@ MINUTE = 60_000_000
 BASE = 'duration = "10m"\n[group]\nmembers = 8\n[[topics]]\nname = "orders"\n'
 
 
-def plan_of(text: str, seed: int = 1) -> Draw:
-    return draw(loads(BASE + text), Draws(seed), 2 * MINUTE)
+def plan_of(text: str, seed: int = 1) -> FaultPlan:
+    return draw_plan(loads(BASE + text), Draws(seed), 2 * MINUTE)
 
 
 def test_a_seed_draws_the_same_plan_again_and_another_seed_another():
@@ -25,7 +25,7 @@ def test_a_seed_draws_the_same_plan_again_and_another_seed_another():
 def test_a_plan_goes_to_json_and_back():
     text = '[[faults]]\nkind = "slow-link"\nevery = "20s"\n[[steps]]\nkind = "rolling-restart"\nat = "1m"\n'
     plan = plan_of(text)
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Draw) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=FaultPlan) == plan
 
 
 def test_faults_come_about_as_often_as_they_say_and_end_before_the_quiet_phase():
@@ -46,7 +46,7 @@ def test_one_more_fault_leaves_the_others_as_they_are():
 
 def test_a_run_shorter_than_its_quiet_phase_grows():
     scenario = loads(BASE, overrides=["duration=1m"])
-    plan = draw(scenario, Draws(1), 2 * MINUTE)
+    plan = draw_plan(scenario, Draws(1), 2 * MINUTE)
     assert (plan.faults_end_us, plan.end_us) == (MINUTE // 2, MINUTE // 2 + 2 * MINUTE)
 
 
@@ -142,7 +142,7 @@ def test_a_swarm_leaves_out_about_half_of_the_kinds():
     kinds = ["member-crash", "member-freeze", "loss", "connection-loss", "coordinator-move", "lost-request"]
     text = "".join(f'[[faults]]\nkind = "{kind}"\nat = "1m"\n' for kind in kinds)
     scenario = loads("swarm = true\n" + BASE + text)
-    sizes = [len(draw(scenario, Draws(seed), MINUTE).entries) for seed in range(60)]
+    sizes = [len(draw_plan(scenario, Draws(seed), MINUTE).entries) for seed in range(60)]
     assert 2.5 < sum(sizes) / len(sizes) < 3.5
     assert len(set(sizes)) > 3
 

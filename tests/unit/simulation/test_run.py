@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.draw import Draw, draw
-from fencepost.simulation.faults.draw import FaultKind as PlanKind
+from fencepost.simulation.faults.plan import FaultKind as PlanKind
+from fencepost.simulation.faults.plan import FaultPlan, draw_plan
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.rng import Draws
@@ -102,7 +102,7 @@ def test_the_trace_has_what_analyses_need():
 
 def test_a_plan_takes_the_place_of_what_the_seed_draws():
     scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
-    drawn = draw(scenario, Draws(1), 60_000_000)
+    drawn = draw_plan(scenario, Draws(1), 60_000_000)
     assert drawn.entries
     calm = msgspec.structs.replace(drawn, entries=())
     assert run(scenario, 1, plan=drawn).digest == run(scenario, 1).digest
@@ -113,7 +113,7 @@ def test_a_plan_takes_the_place_of_what_the_seed_draws():
 
 def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
     scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
-    drawn: Draw = draw(scenario, Draws(1), 60_000_000)
+    drawn: FaultPlan = draw_plan(scenario, Draws(1), 60_000_000)
     shorter = msgspec.structs.replace(drawn, entries=drawn.entries[:-1])
     kept = [KeptRows(), KeptRows()]
     for plan, sink in zip((drawn, shorter), kept, strict=True):
@@ -126,7 +126,7 @@ def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
 def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
     scenario = load("growing-topics")
     draws = Draws(3)
-    plan = draw(scenario, draws, scenario.quiet_us)
+    plan = draw_plan(scenario, draws, scenario.quiet_us)
     entries = tuple(entry for entry in plan.entries if entry.kind is not PlanKind.DELETE_TOPIC)
     assert len(entries) < len(plan.entries)
     kept = KeptRows()

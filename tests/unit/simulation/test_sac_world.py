@@ -11,7 +11,7 @@ import pytest
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.sac.states import SacMemberState
-from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.faults.plan import FaultPlan
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Draws, constant
 from fencepost.simulation.run import run
@@ -64,7 +64,7 @@ class Scene:
         )
         self.loop = VirtualLoop()
         recorder = TraceRows(world="simulated", group="billing")
-        plan = Draw(entries=(), faults_end_us=900 * SECOND, end_us=1_000 * SECOND, members=2)
+        plan = FaultPlan(entries=(), faults_end_us=900 * SECOND, end_us=1_000 * SECOND, members=2)
         self.run = prepare(chosen, 1, plan, self.loop, recorder)
         assert isinstance(self.run.world, SacWorld)
         self.world = self.run.world

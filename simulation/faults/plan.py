@@ -70,7 +70,7 @@ class FaultKind(enum.StrEnum):
     OTHER_APPLICATION = "other-application"
 
 
-class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class PlannedEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One disturbance. Fields that its kind does not need keep their defaults."""
 
     at_us: _Count
@@ -102,23 +102,24 @@ class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     records_per_second: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The plan of a whole run. The quiet phase begins at `faults_end_us`; the run ends at `end_us`."""
+class FaultPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The plan of a run's faults and steps. The quiet phase begins at `faults_end_us`; the run ends at
+    `end_us`."""
 
-    entries: tuple[DrawnEvent, ...]
+    entries: tuple[PlannedEvent, ...]
     faults_end_us: _Count
     end_us: _Count
     members: Annotated[int, Meta(ge=1)]
     """The largest number of hosts."""
 
 
-def draw(scenario: AnyScenario, draws: Draws, quiet_us: int) -> Draw:
+def draw_plan(scenario: AnyScenario, draws: Draws, quiet_us: int) -> FaultPlan:
     """Draw the plan of a seed. Each fault and each step of the scenario has its own random stream."""
     length = scenario.duration.us
     undelayed = faults_end = undelayed_us(scenario, quiet_us)
     again_until = faults_end_us(scenario, quiet_us)
     swarm = draws.random("plan/swarm")
-    entries: list[DrawnEvent] = []
+    entries: list[PlannedEvent] = []
     members = scenario.group.members
     for index, step in enumerate(sorted(scenario.steps, key=lambda step: step.at.within(length))):
         rng = draws.random(f"plan/step/{index}")
@@ -146,7 +147,9 @@ def draw(scenario: AnyScenario, draws: Draws, quiet_us: int) -> Draw:
     )
     if any(isinstance(step, s.RollingRestart) and step.overlap is not None for step in scenario.steps):
         most *= 2
-    return Draw(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
+    return FaultPlan(
+        entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most
+    )
 
 
 def _scaled(scenario: AnyScenario, step: s.Scale) -> int:
@@ -162,17 +165,19 @@ def _spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
     return [begin + whole * index // max(count, 1) for index in range(count)]
 
 
-def _scale(step: s.Scale, before: int, after: int, length: int) -> list[DrawnEvent]:
+def _scale(step: s.Scale, before: int, after: int, length: int) -> list[PlannedEvent]:
     kind = FaultKind.START if after > before else FaultKind.STOP
     numbers = range(before, after) if after > before else range(before - 1, after - 1, -1)
     times = _spread(step.at, step.over, len(numbers), length)
-    return [DrawnEvent(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
+    return [
+        PlannedEvent(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)
+    ]
 
 
-def _replaced(step: s.RollingRestart, at_us: int, number: int, members: int) -> Iterator[DrawnEvent]:
+def _replaced(step: s.RollingRestart, at_us: int, number: int, members: int) -> Iterator[PlannedEvent]:
     """Yield the start of a new member, and the stop of the old one that it replaces."""
     assert step.overlap is not None
-    yield DrawnEvent(
+    yield PlannedEvent(
         at_us=at_us,
         kind=FaultKind.START,
         member=members + number,
@@ -180,10 +185,12 @@ def _replaced(step: s.RollingRestart, at_us: int, number: int, members: int) -> 
         strategies=step.partition_assignment_strategy,
     )
     at_us += step.overlap.us
-    yield DrawnEvent(at_us=at_us, kind=FaultKind.STOP, member=number, graceful=step.graceful)
+    yield PlannedEvent(at_us=at_us, kind=FaultKind.STOP, member=number, graceful=step.graceful)
 
 
-def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random.Random) -> list[DrawnEvent]:
+def _step_entries(
+    step: s.Step | SacStep, members: int, length: int, rng: random.Random
+) -> list[PlannedEvent]:
     at = step.at.within(length)
     if isinstance(step, s.RollingRestart):
         batch = 1 if step.batch is None else max(1, round(members * step.batch))
@@ -195,7 +202,7 @@ def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random
                 for each in _replaced(step, times[number // batch], number, members)
             ]
         return [
-            DrawnEvent(
+            PlannedEvent(
                 at_us=times[number // batch],
                 kind=FaultKind.RESTART,
                 member=number,
@@ -209,28 +216,28 @@ def _step_entries(step: s.Step | SacStep, members: int, length: int, rng: random
         chosen = sorted(rng.sample(range(members), max(1, round(members * step.share))))
         times = _spread(step.at, step.over, len(chosen), length)
         return [
-            DrawnEvent(
+            PlannedEvent(
                 at_us=t, kind=FaultKind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern
             )
             for number, t in zip(chosen, times, strict=True)
         ]
     if isinstance(step, s.Operate):
-        event = DrawnEvent(
+        event = PlannedEvent(
             at_us=0, kind=FaultKind.OPERATE, name=step.request, topics=step.topics, share=step.share
         )
         times = _spread(step.at, step.over, step.times, length)
         return [msgspec.structs.replace(event, at_us=t) for t in times]
     if isinstance(step, OperateGroups):
         times = _spread(step.at, step.over, step.times, length)
-        return [DrawnEvent(at_us=t, kind=FaultKind.OPERATE, name=step.request) for t in times]
+        return [PlannedEvent(at_us=t, kind=FaultKind.OPERATE, name=step.request) for t in times]
     if isinstance(step, s.CreateTopic):
         rate = step.records_per_second
         common = {"name": step.name, "partitions": step.partitions}
-        return [DrawnEvent(at_us=at, kind=FaultKind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
+        return [PlannedEvent(at_us=at, kind=FaultKind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
     if isinstance(step, s.GrowTopic):
-        return [DrawnEvent(at_us=at, kind=FaultKind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
+        return [PlannedEvent(at_us=at, kind=FaultKind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
     assert isinstance(step, s.DeleteTopic)
-    return [DrawnEvent(at_us=at, kind=FaultKind.DELETE_TOPIC, name=step.name)]
+    return [PlannedEvent(at_us=at, kind=FaultKind.DELETE_TOPIC, name=step.name)]
 
 
 def _times(
@@ -252,7 +259,7 @@ def _times(
     return times
 
 
-def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
+def _end(entry: PlannedEvent, scenario: AnyScenario) -> int:
     """Return the end of a fault, as far as it delays the quiet phase."""
     end = entry.at_us + entry.lasts_us
     if entry.kind is FaultKind.POLL_TIMEOUT:
@@ -268,10 +275,10 @@ _COPIED: Final = ("share", "brokers", "probability", "epoch_moved")
 
 def _fault_entry(
     fault: s.Fault | s.RequestError | s.HttpFault | SacFault | StreamsFault, at: int, rng: random.Random
-) -> DrawnEvent:
+) -> PlannedEvent:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
-    entry = DrawnEvent(
+    entry = PlannedEvent(
         at_us=at,
         kind=FaultKind(str(tag)),
         member=rng.randrange(1 << 30),
