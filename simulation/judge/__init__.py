@@ -11,8 +11,8 @@ from collections.abc import Container
 from fencepost.simulation.judge.base import Judge
 from fencepost.simulation.judge.catalogue import NOT_ON_REAL
 from fencepost.simulation.judge.claims import OneClaimant
-from fencepost.simulation.judge.classic import ObservedClassicGroups
 from fencepost.simulation.judge.classic_members import ClassicMembers
+from fencepost.simulation.judge.classic_records import ObservedClassicGroups
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.commit_attempts import CommitRetries
 from fencepost.simulation.judge.coordination import Coordination, ObservedCoordination

@@ -1,6 +1,6 @@
 """The expected effects of one event of a classic group, and the known state of the group's members.
 
-`classic_account` works it out, `classic_rounds` compares it with the actual effects.
+`classic_account` works it out, `classic_comparison` compares it with the actual effects.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
 """Classic groups step by step: each request gets the right response at the right time.
 
-A second account of the group (`classic_account`) works out the effects of an event; this compares. After a
-finding, a group is left alone until another coordinator loads it.
+A second account of the group (`classic_account`) works out the effects of an event, `classic_comparison`
+compares them. After a finding, a group is left alone until another coordinator loads it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
-
-import msgspec
 
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.classic import (
@@ -41,17 +39,24 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
     SessionEnded,
 )
-from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.judge.administration import delete_errors
 from fencepost.simulation.judge.base import OF_LOG, Finding, Judge
-from fencepost.simulation.judge.classic import check_assignment, check_state, check_stickiness, check_timer
 from fencepost.simulation.judge.classic_account import ExpectedGroup
+from fencepost.simulation.judge.classic_comparison import (
+    check_state,
+    check_timer,
+    compare,
+    essence,
+    names_of,
+    sent,
+    undated,
+)
 from fencepost.simulation.judge.classic_expected import (
     EMPTY,
     JOINING,
     STABLE,
-    Answer,
     Deadline,
     Expected,
     nothing,
@@ -59,6 +64,7 @@ from fencepost.simulation.judge.classic_expected import (
     request_error,
 )
 from fencepost.simulation.judge.classic_migration import ClassicMigration
+from fencepost.simulation.judge.classic_records import check_fresh_assignments
 from fencepost.simulation.judge.commits import missing
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -84,117 +90,6 @@ _OF_A_GROUP: Final = (
     SessionEnded,
     RebalanceRequested,
 )
-
-
-def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Expected:
-    """Return the effects that an event had on one group."""
-    got, reply = Expected(), outcome.reply
-    for effect in outcome.effects:
-        if isinstance(effect, ParkedResponse):
-            got.answers[effect.token] = effect.response
-        elif isinstance(effect, MemberFenced) and effect.group_id == group_id:
-            got.fenced.add(effect.member_id)
-    if isinstance(event, JoinGroupRequest | SyncGroupRequest):
-        if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
-            got.answers[event.token] = reply
-    elif isinstance(reply, consumer.LeaveGroupResponse):
-        got.codes = (reply.error_code,)
-    elif isinstance(reply, consumer.LeaveGroupBatchResponse):
-        refused = () if reply.error_code is _NONE else (reply.error_code,)
-        got.codes = tuple(each.error_code for each in reply.members) or refused
-    for record in outcome.records:
-        if type(record.key) is GroupMetadataKey and record.key.group_id == group_id:
-            got.value = record.value if isinstance(record.value, GroupMetadataValue) else None
-    return got
-
-
-def compare(group_id: str, what: str, expected: Expected, got: Expected) -> Iterator[Finding]:
-    """Findings of one event, which `what` describes."""
-    for token in expected.answers.keys() | got.answers.keys():
-        yield from _compare_answers(group_id, what, expected.answers.get(token), got.answers.get(token))
-    if expected.codes != got.codes:
-        yield (
-            "classic-answers",
-            f"{what} of {group_id} returned {_names(got.codes)} instead of {_names(expected.codes)}",
-        )
-    if expected.fenced != got.fenced:
-        yield (
-            "classic-members",
-            f"{what} of {group_id} removed {sorted(got.fenced)} instead of {sorted(expected.fenced)}",
-        )
-    if _essence(got.value) != _essence(expected.value):
-        yield "classic-record", f"{what} of {group_id} wrote {got.value} instead of {expected.value}"
-
-
-def _fresh_assignments(records: Iterable[Record]) -> Iterator[Finding]:
-    """Check what a leader has sent: it follows from the subscriptions in the same record."""
-    for record in records:
-        if isinstance(value := record.value, GroupMetadataValue):
-            yield from check_assignment(record.key.group_id, value)
-            yield from check_stickiness(record.key.group_id, value)
-
-
-def _names(codes: tuple[ErrorCode, ...]) -> str:
-    return ", ".join(code.name for code in codes) or "nothing"
-
-
-def _compare_answers(
-    group_id: str, what: str, expected: Answer | None, got: Answer | None
-) -> Iterator[Finding]:
-    joins = isinstance(expected or got, JoinGroupResponse)
-    request = "JoinGroup" if joins else "SyncGroup"
-    if expected is None or got is None or type(expected) is not type(got):
-        yield (
-            "classic-rounds" if joins else "classic-synced",
-            f"{what} of {group_id}: a {request} got {_short(got)} instead of {_short(expected)}",
-        )
-    elif expected.error_code is not got.error_code:
-        yield (
-            "classic-answers",
-            f"{what} of {group_id}: {request} got {got.error_code.name} instead of"
-            f" {expected.error_code.name}",
-        )
-    elif _essence_of_answer(expected) != _essence_of_answer(got):
-        name = "classic-joined" if joins else "classic-synced"
-        if getattr(expected, "generation", 0) != getattr(got, "generation", 0):
-            name = "classic-generations"
-        yield name, f"{what} of {group_id}: {request} got {got} instead of {expected}"
-
-
-def _short(answer: Answer | None) -> str:
-    if answer is None:
-        return "nothing"
-    if answer.error_code is not _NONE:
-        return answer.error_code.name
-    return f"generation {answer.generation}" if isinstance(answer, JoinGroupResponse) else "its assignment"
-
-
-def _essence_of_answer(answer: Answer) -> object:
-    """Return the part of a response that clients use: if it has an error, they ignore the rest."""
-    if answer.error_code is _E.MEMBER_ID_REQUIRED:
-        return getattr(answer, "member_id", "")
-    if answer.error_code is not _NONE:
-        return None
-    if isinstance(answer, SyncGroupResponse):
-        return answer
-    roster = {each.member_id: each for each in answer.members}
-    return roster, msgspec.structs.replace(answer, members=())
-
-
-def _essence(value: GroupMetadataValue | None) -> object:
-    """Return a record without its time, and without data that brokers only pass on."""
-    if value is None:
-        return None
-    members = {
-        each.member_id: msgspec.structs.replace(each, client_id="", client_host="") for each in value.members
-    }
-    leader = value.leader or None
-    return members, msgspec.structs.replace(value, members=(), current_state_timestamp_ms=0, leader=leader)
-
-
-def _undated(value: GroupMetadataValue | None) -> object:
-    """Return a record without the time at which the group entered its state: that is after the write."""
-    return value and msgspec.structs.replace(value, current_state_timestamp_ms=0)
 
 
 class ClassicRounds(Judge):
@@ -300,7 +195,7 @@ class ClassicRounds(Judge):
                 self._administered(live, event, outcome)
             self._elsewhere(live, event, outcome, now_ms)
         if isinstance(event, SyncGroupRequest):
-            self.report_all(_fresh_assignments(outcome.records))
+            self.report_all(check_fresh_assignments(outcome.records))
         if outcome.records:
             self.report_all(self._migration.after(live, outcome))
         if not isinstance(event, _IN_SESSION):
@@ -341,10 +236,10 @@ class ClassicRounds(Judge):
             if group is None or group_id in self._lost or account.phase not in (STABLE, EMPTY):
                 continue
             value, right = group.value(group.assignments), account.value()
-            if _essence(value) != _essence(right):
+            if essence(value) != essence(right):
                 message = f"{group_id}, {account.phase}, ends as {value} instead of {right}"
                 self._found(group_id, [("classic-record", message)])
-            elif account.is_written and _undated(live.classic.stored.get(group_id)) != _undated(value):
+            elif account.is_written and undated(live.classic.stored.get(group_id)) != undated(value):
                 message = f"{group_id}, {account.phase} in generation {account.generation}, differs from its"
                 self._found(group_id, [("classic-record", f"{message} record")])
 
@@ -381,7 +276,7 @@ class ClassicRounds(Judge):
             self.report(
                 what,
                 f"{event} to {group_id}, which is {account.phase} in generation {account.generation}:"
-                f" {_names(tuple(codes))} instead of {expected.name}",
+                f" {names_of(tuple(codes))} instead of {expected.name}",
             )
         else:
             self._found(group_id, check_timer(live, account, account.session_of(event.member_id)))

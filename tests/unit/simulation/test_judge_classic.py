@@ -18,11 +18,11 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMet
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.assignors.sticky import write_previous
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.simulation.judge.classic import (
+from fencepost.simulation.judge.classic_members import ClassicMembers
+from fencepost.simulation.judge.classic_records import (
     check_assignment,
     check_stickiness,
 )
-from fencepost.simulation.judge.classic_members import ClassicMembers
 from fencepost.simulation.judge.liveness import Liveness, unsettled_classic
 from tests.unit.simulation.member_worlds import History, names, rows
 

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import Outcome, RegularExpressionsResolved
 from fencepost.coordinator.protocol.transactions import TransactionEnded
-from fencepost.simulation.judge.classic import ObservedClassicGroups
+from fencepost.simulation.judge.classic_records import ObservedClassicGroups
 from fencepost.simulation.judge.classic_rounds import ClassicRounds
 from fencepost.simulation.judge.coordination import Coordination
 from fencepost.simulation.kernel.observers import RecordsObserved

@@ -1,15 +1,12 @@
-"""The state of classic groups, the assignments of their leaders, and recorded generations of real ones."""
+"""Records of classic groups: the assignments that leaders have sent, and the generations of real groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
 
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import (
-    NO_GENERATION,
-)
+from fencepost.coordinator.protocol.classic import NO_GENERATION
 from fencepost.coordinator.protocol.consumer_protocol import (
     MalformedConsumerProtocol,
     read_assignment,
@@ -21,12 +18,6 @@ from fencepost.member.classic.assignors.sticky import StickyAssignor, read_previ
 from fencepost.simulation.judge.base import Finding, Judge
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
-if TYPE_CHECKING:
-    from fencepost.coordinator.coordinator import GroupCoordinator
-    from fencepost.simulation.judge.classic_account import ExpectedGroup
-    from fencepost.simulation.judge.classic_expected import Deadline
-
-_INSTANCE: Final = attrgetter("instance_id")
 _NEW: Final = r.GroupMetadataValue(protocol_type="", generation=0)
 
 
@@ -105,6 +96,14 @@ def check_stickiness(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
             )
 
 
+def check_fresh_assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
+    """Check what a leader has sent: it follows from the subscriptions in the same record."""
+    for record in records:
+        if isinstance(value := record.value, r.GroupMetadataValue):
+            yield from check_assignment(record.key.group_id, value)
+            yield from check_stickiness(record.key.group_id, value)
+
+
 class ObservedClassicGroups(Judge):
     """Watches the classic group of a real coordinator through the records that it wrote."""
 
@@ -154,64 +153,3 @@ def _is_same(before: Mapping[MemberId, bytes], after: Mapping[MemberId, bytes]) 
     return before == after or (
         before.keys() != after.keys() and sorted(before.values()) == sorted(after.values())
     )
-
-
-def check_timer(live: GroupCoordinator, account: ExpectedGroup, deadline: Deadline) -> Iterator[Finding]:
-    """Findings of one timer of a group."""
-    timers: Any = live.classic.timers
-    at_ms, right_ms = timers.deadline_of(deadline), account.deadlines.get(deadline)
-    if at_ms != right_ms:
-        who = deadline.member_id or account.group_id
-        yield "timers-armed", f"the {deadline.kind} timer of {who} is at {at_ms}, not at {right_ms}"
-
-
-def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
-    """Findings of the state of a group after an event: its description, and its timers."""
-    group_id = account.group_id
-    group = live.classic.groups.get(group_id)
-    if group is None:
-        yield "classic-members", f"{group_id} was deleted, it has {sorted(account.members)}"
-        return
-    at, right = (group.state, group.generation), (account.phase, account.generation)
-    if at != right:
-        yield (
-            "classic-rounds" if at[0] is not right[0] else "classic-generations",
-            f"{group_id} is {at[0]} in generation {at[1]} instead of {right[0]} in {right[1]}",
-        )
-        return
-    if not _seats_alike(group.members, account.members):
-        seats = {each.member_id: each.instance_id for each in group.members.values()}
-        yield "classic-members", f"{group_id} has the members {seats} instead of {sorted(account.members)}"
-        return
-    instances = [*map(_INSTANCE, group.members.values())]
-    if len(group.static_members) != (static := len(instances) - instances.count(None)):
-        yield (
-            "static-bijection",
-            f"{group_id} has {static} static members and {len(group.static_members)} instance ids",
-        )
-    if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
-        yield (
-            "classic-joined",
-            f"{group_id} has protocol {group.protocol_type} {group.protocol} instead of"
-            f" {account.protocol_type} {account.protocol}",
-        )
-    if group.pending_joins.keys() != account.given_ids or group.pending_syncs.keys() != account.unsynced:
-        yield (
-            "classic-rounds",
-            f"{group_id} waits for {[*group.pending_joins]} to join and {[*group.pending_syncs]} to sync, not"
-            f" for {sorted(account.given_ids)} and {sorted(account.unsynced)}",
-        )
-    for deadline in account.deadlines:
-        yield from check_timer(live, account, deadline)
-
-
-def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
-    """Return true if these are the same members, with the same instance ids.
-
-    It is fast, since hundreds of members are compared in many steps.
-    """
-    if one.keys() != other.keys():
-        return False
-    if [*one] == [*other]:
-        return [*map(_INSTANCE, one.values())] == [*map(_INSTANCE, other.values())]
-    return all(one[member_id].instance_id == other[member_id].instance_id for member_id in one)
