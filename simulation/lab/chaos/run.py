@@ -20,9 +20,9 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.kept import AnyRun, judge, keep, kept
 from fencepost.simulation.lab.chaos.playable import playable
+from fencepost.simulation.lab.chaos.real_run import Progress, RealRun
 from fencepost.simulation.lab.chaos.result import ChaosResult
-from fencepost.simulation.lab.chaos.stage import RealApplicationStage, RealStage
-from fencepost.simulation.lab.chaos.staging import Progress, Staging
+from fencepost.simulation.lab.chaos.run_kinds import RealApplicationRun, RealConsumerRun
 from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -30,11 +30,11 @@ from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.rows import TraceSink
 
 _EXAMINE_S: Final = 20.0
-_STAGES: Final[Mapping[str, type[Staging[Any]]]] = {
-    "consumer": RealStage,
-    "streams": RealApplicationStage,
+_RUNS: Final[Mapping[str, type[RealRun[Any]]]] = {
+    "consumer": RealConsumerRun,
+    "streams": RealApplicationRun,
 }
-"""The stage that plays a scenario, by the scenario's kind."""
+"""The class of a run, by the kind of its scenario."""
 
 
 async def run_real(
@@ -79,30 +79,30 @@ async def run_real(
         config = await admin.configuration()
         await _require_vacant(admin, scenario)
         played = tempo(scenario, seed, config, duration_us)
-        stage = _STAGES[scenario.protocol](
+        real = _RUNS[scenario.protocol](
             played, seed, admin, servers, config=config, own=own, client=client, flaw=flaw
         )
-        async with stage:
-            await stage.play(progress)
-    run = stage.kept()
+        async with real:
+            await real.play(progress)
+    run = real.kept()
     judged = judge(run, observers, trace)
     result = ChaosResult(
         scenario=scenario.name,
         seed=seed,
         members=scenario.group.members,
         partitions=scenario.partitions,
-        virtual_seconds=stage.ended_us / 1_000_000,
+        virtual_seconds=real.ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - began,
-        events=len(stage.happenings),
+        events=len(real.happenings),
         **judged._asdict(),
-        records_sent=len(stage.ledger.acknowledged),
-        records_lost=len(stage.missing),
-        records_duplicated=stage.ledger.duplicated,
+        records_sent=len(real.ledger.acknowledged),
+        records_lost=len(real.missing),
+        records_duplicated=real.ledger.duplicated,
         client=client,
         cluster=servers if own is None else own.state.runner,
-        nodes=len(stage.brokers.brokers),
-        speed=1 / stage.factor,
-        skipped=stage.skipped,
+        nodes=len(real.brokers.brokers),
+        speed=1 / real.factor,
+        skipped=real.skipped,
     )
     if keep_in is not None:
         keep(run, result, keep_in)
@@ -125,7 +125,7 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
 
     :raises EnvironmentLacks: if the cluster has one of them, or another topic that members would read.
     """
-    for name in _STAGES[scenario.protocol].topics_of(scenario):
+    for name in _RUNS[scenario.protocol].topics_of(scenario):
         if await admin.partitions(name):
             raise TopicTaken(name)
     if await admin.group_exists(scenario.group.id):

@@ -20,7 +20,7 @@ from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.kept import WORLD
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import run_real
-from fencepost.simulation.lab.chaos.stage import as_played
+from fencepost.simulation.lab.chaos.run_kinds import as_played
 from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.fidelity.fit import Fit, Latencies, fit

@@ -1,4 +1,4 @@
-"""All of one run on real brokers, from its topics to the end of its last process, whatever processes run."""
+"""One run on real brokers, from its topics to the end of its last process, whatever processes run."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ Progress: TypeAlias = Callable[[float], None]
 W = TypeVar("W", bound=RunProcesses[Any, Any])
 
 
-class Staging(abc.ABC, Generic[W]):
+class RealRun(abc.ABC, Generic[W]):
     """One run: on entry it gets all that it needs, and on exit nothing of it is left.
 
     `own` is the cluster if it may be disturbed.

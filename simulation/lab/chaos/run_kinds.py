@@ -1,4 +1,4 @@
-"""Runs of consumers, and of Streams applications, on real brokers."""
+"""The two kinds of runs on real brokers: of consumers, and of Streams applications."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.observed import ObservedCoordinator
 from fencepost.simulation.lab.chaos.played import Arrival
 from fencepost.simulation.lab.chaos.processes import RunContext
+from fencepost.simulation.lab.chaos.real_run import LossWatch, RealRun
 from fencepost.simulation.lab.chaos.result import Skipped
-from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.world import ConsumerProcesses, RealApplication, classic_interval_ms
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -48,7 +48,7 @@ _MOST_THREADS: Final = 200
 """Highest number of a thread of one client; each thread is a client of the brokers under its own name."""
 
 
-class RealStage(Staging[ConsumerProcesses]):
+class RealConsumerRun(RealRun[ConsumerProcesses]):
     """One run of a scenario of consumers."""
 
     _nemesis = GroupNemesis
@@ -142,7 +142,7 @@ class _HeartbeatWatch(LossWatch):
             self._happenings.add(self._time.now_us, member, HeartbeatSeen(request, response))
 
 
-class RealApplicationStage(Staging[RealApplication]):
+class RealApplicationRun(RealRun[RealApplication]):
     """One run of a scenario of Streams applications."""
 
     _program = "streams"
