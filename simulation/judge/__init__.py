@@ -1,7 +1,17 @@
 """Invariants: what must never happen, checked after every event; and what must happen once faults end.
 
 Each judge is an observer of the world over small pure parts, which unit tests feed directly. `catalogue`
-names every invariant.
+names every invariant. By what they judge, the modules are:
+
+- consumer groups: `consumer_model` says what must follow, `consumer_groups` compares; `targets`, `sessions`,
+  `expressions`
+- classic groups: `classic_account` works out what must follow, `classic_comparison` and `classic_rounds`
+  compare; `classic_migration`, `classic_records`
+- a coordinator as a whole: `coordination`, over the steps of `step`; `commits`, `administration`, `journal`,
+  `transactions`, `producers`
+- members: `requests` and `classic_members`, `members` (states and callbacks), `polls`, `records`, `leaving`,
+  `retries`, `commit_attempts`; `clients`, if only requests are known
+- all together: `claims` (one owner) and `liveness`
 """
 
 from __future__ import annotations
