@@ -75,51 +75,34 @@ async def test_apis_features_and_nodes_are_read() -> None:
     assert answer == (("127.0.0.1", port), "id", {7: "host:99"}, apis, features)
 
 
-@pytest.mark.parametrize(
-    "spoken",
-    [
-        versions(3, 18),
-        versions(3, 18, 68, features={"metadata.version": 30}),
-        versions(3, 18, 68, features={"metadata.version": 30, "group.version": 0}),
-    ],
-)
-async def test_a_broker_without_kip_848_is_told(spoken: bytes) -> None:
-    async with server(spoken, METADATA) as port:
-        with pytest.raises(EnvironmentLacks, match=r"no KIP-848 consumer groups: Kafka 4\.0 or newer"):
-            await examine(f"127.0.0.1:{port}")
+NO_GROUPS = r"no KIP-848 consumer groups: Kafka 4\.0 or newer"
+NOT_KAFKA = "does not answer as a plaintext Kafka listener does: "
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("answers", "told"),
     [
-        b"HTTP/1.1 400 Bad Request\r\n\r\n",
-        b"\x15\x03\x03\x00\x02\x02\x50",
-        b"",
-        framed(1, b"\x00"),
-        framed(9, b"\x00\x00\x01"),
-        framed(1, struct.pack(">hb", 0, 100)),
-        framed(1, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
-        framed(1, struct.pack(">h", 35)),
+        ((versions(3, 18), METADATA), NO_GROUPS),
+        ((versions(3, 18, 68, features={"metadata.version": 30}), METADATA), NO_GROUPS),
+        (
+            (versions(3, 18, 68, features={"metadata.version": 30, "group.version": 0}), METADATA),
+            NO_GROUPS,
+        ),
+        ((framed(1, b"\x00"),), NOT_KAFKA),
+        ((framed(9, b"\x00\x00\x01"),), NOT_KAFKA),
+        ((framed(1, struct.pack(">hb", 0, 100)),), NOT_KAFKA),
+        ((framed(1, b"\x00\x00\xff\xff\xff\xff\xff\xff"),), NOT_KAFKA),
+        ((framed(1, struct.pack(">h", 35)),), NOT_KAFKA),
+        # Usual mistakes are told by their name.
+        ((b"HTTP/1.1 400 Bad Request\r\n\r\n",), NOT_KAFKA + "it speaks HTTP;"),
+        ((b"<html>",), NOT_KAFKA + "it speaks HTTP;"),
+        ((b"\x15\x03\x03\x00\x02\x02\x50",), NOT_KAFKA + "it speaks TLS;"),
+        ((b"",), NOT_KAFKA + "it closes the connection at a Kafka request;"),
     ],
 )
-async def test_what_is_not_kafka_is_told(said: bytes) -> None:
-    async with server(said) as port:
-        with pytest.raises(EnvironmentLacks, match="does not answer as a plaintext Kafka listener does"):
-            await examine(f"127.0.0.1:{port}", seconds=2)
-
-
-@pytest.mark.parametrize(
-    ("said", "guessed"),
-    [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "it speaks HTTP;"),
-        (b"<html>", "it speaks HTTP;"),
-        (b"\x15\x03\x03\x00\x02\x02\x50", "it speaks TLS;"),
-        (b"", "it closes the connection at a Kafka request;"),
-    ],
-)
-async def test_usual_mistakes_are_told_by_their_name(said: bytes, guessed: str) -> None:
-    async with server(said) as port:
-        with pytest.raises(EnvironmentLacks, match=guessed):
+async def test_a_broker_that_will_not_do_is_told(answers: tuple[bytes, ...], told: str) -> None:
+    async with server(*answers) as port:
+        with pytest.raises(EnvironmentLacks, match=told):
             await examine(f"127.0.0.1:{port}", seconds=20)
 
 

@@ -137,23 +137,18 @@ def test_the_page_tells_of_records_and_of_what_was_skipped_as_the_terminal_does(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("a defect")])
-def test_no_half_written_file_is_left(answer, capsys, tmp_path: Path, error: BaseException):
+@pytest.mark.parametrize("before", [[], [b"older"]])
+def test_a_run_that_fails_leaves_traces_as_they_were(answer, tmp_path: Path, error: BaseException, before):
     answer["error"] = error
     trace = tmp_path / "t.parquet"
+    for content in before:
+        trace.write_bytes(content)
     if isinstance(error, KeyboardInterrupt):
         assert main([*WORDS, "--trace", str(trace)]) == 130
     else:
         with pytest.raises(RuntimeError):
             main([*WORDS, "--trace", str(trace)])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_older_trace_stays_if_the_run_fails(answer, capsys, tmp_path: Path):
-    trace = tmp_path / "t.parquet"
-    trace.write_bytes(b"older")
-    answer["error"] = KeyboardInterrupt()
-    assert main([*WORDS, "--trace", str(trace)]) == 130
-    assert trace.read_bytes() == b"older"
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == before
 
 
 def test_confluent_is_missed_before_anything_is_started(monkeypatch, capsys):

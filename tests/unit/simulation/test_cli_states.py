@@ -22,12 +22,6 @@ def test_json_has_every_machine_whole(capsys: pytest.CaptureFixture[str]) -> Non
         assert [(r["from"], r["to"]) for r in machine["refused"]] == list(table.refused)
 
 
-@pytest.mark.parametrize("words", [["--json"], ["--format", "json"]])
-def test_one_machine(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["states", "consumer-group", *words]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == ["consumer-group"]
-
-
 def test_mermaid_of_one_machine_is_a_diagram(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["states", "consumer-member", "--format", "mermaid"]) == 0
     out = capsys.readouterr().out
@@ -49,9 +43,17 @@ def test_the_table_lists_every_arrow(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.parametrize(
-    ("machine", "other"),
-    [("stream-thread", "kafka-4"), ("stream-client", "kafka-4"), ("consumer-member", "kip848-draft1")],
+    ("words", "name"),
+    [
+        ("consumer-group --json", "consumer-group"),
+        ("consumer-group --format json", "consumer-group"),
+        ("stream-thread --as kafka-4 --json", "stream-thread-kafka-4"),
+        ("stream-client --as kafka-4 --json", "stream-client-kafka-4"),
+        ("consumer-member --as kip848-draft1 --json", "consumer-member-kip848-draft1"),
+    ],
 )
-def test_a_machine_as_others_have_it(machine: str, other: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["states", machine, "--as", other, "--json"]) == 0
-    assert list(json.loads(capsys.readouterr().out)) == [f"{machine}-{other}"]
+def test_one_machine_also_as_others_have_it(
+    words: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["states", *words.split()]) == 0
+    assert list(json.loads(capsys.readouterr().out)) == [name]

@@ -23,31 +23,6 @@ def test_durations_are_read(text, us):
     assert Duration.parse(text).us == us
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        "",
-        " ",
-        "5",
-        "5 parsecs",
-        "-3s",
-        "s",
-        5,
-        None,
-        "1e3s",
-        ["1s"],
-        "9999999h",
-        "30m1h",
-        "1m1m",
-        "1h30",
-        "h",
-    ],
-)
-def test_anything_else_is_refused(value):
-    with pytest.raises(ValueError, match="expected a duration"):
-        Duration.parse(value)
-
-
 @pytest.mark.parametrize("text", ["1h", "90s", "250ms", "1500us", "0s"])
 def test_durations_print_as_they_are_written(text):
     assert Duration.parse(str(Duration.parse(text))) == Duration.parse(text)
@@ -57,12 +32,6 @@ def test_moments_are_times_or_shares_of_the_run():
     assert Moment.parse("90s").within(1_000) == 90_000_000
     assert Moment.parse("25%").within(1_000) == 250
     assert Moment.parse("100%") == Moment(share=1.0)
-
-
-@pytest.mark.parametrize("value", ["101%", "-5%", "soon", 7])
-def test_other_moments_are_refused(value):
-    with pytest.raises(ValueError, match="expected a"):
-        Moment.parse(value)
 
 
 def test_spans_are_distributions():
@@ -75,9 +44,21 @@ def test_spans_are_distributions():
     assert Span.parse("1s..3s").longest_us == max(table)
 
 
-@pytest.mark.parametrize(
-    "value", ["3s..1s", "1s..", "x", 5, {"median": "5s", "p99": "1s"}, {"median": "5s"}, {"mean": 3}, {}]
+NO_DURATIONS = (
+    *("", " ", "5", "5 parsecs", "-3s", "s", 5, None, "1e3s", ["1s"]),
+    *("9999999h", "30m1h", "1m1m", "1h30", "h"),
 )
-def test_other_spans_are_refused(value):
-    with pytest.raises(ValueError, match="expected"):
-        Span.parse(value)
+NO_SPANS = ("3s..1s", "1s..", "x", 5, {"median": "5s", "p99": "1s"}, {"median": "5s"}, {"mean": 3}, {})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        *((Duration, value, "expected a duration") for value in NO_DURATIONS),
+        *((Moment, value, "expected a") for value in ("101%", "-5%", "soon", 7)),
+        *((Span, value, "expected") for value in NO_SPANS),
+    ],
+)
+def test_anything_else_is_refused(kind, value, told):
+    with pytest.raises(ValueError, match=told):
+        kind.parse(value)
