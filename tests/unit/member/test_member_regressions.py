@@ -1,7 +1,7 @@
 """Defects that other clients had, each as the shortest history that would show it here.
 
 Names are issues of Apache Kafka (KAFKA-n) and commits of franz-go. Those that simulated runs show are listed
-among the known bugs of docs/invariants.md.
+as mutants in docs/invariants.md.
 """
 
 from __future__ import annotations
