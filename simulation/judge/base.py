@@ -90,7 +90,7 @@ class OfHosts(dict[Any, _V]):
 
 
 _PASSES_ON: Final = frozenset(
-    {"report", "_report", "report_all", "rule_of", "take_down", "_finding", "_found"}
+    {"report", "_report", "report_all", "rule_of", "add_violation", "_finding", "_found"}
 )
 """Functions that pass findings of others on."""
 

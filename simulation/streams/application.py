@@ -61,7 +61,7 @@ class ApplicationOutcomes:
         self.recorder = recorder
         self.violations: list[Violation] = []
         findings = FindingReporter()
-        findings.attach(None, self.take_down)
+        findings.attach(None, self.add_violation)
         self.report = findings.report
         self.progress = PartitionProgress(self.report)
         self.asked_us: int | None = None
@@ -118,7 +118,7 @@ class ApplicationOutcomes:
             detail=detail,
         )
 
-    def take_down(self, invariant: str, message: str, rule: str = "") -> None:
+    def add_violation(self, invariant: str, message: str, rule: str = "") -> None:
         """Add a violation of any invariant."""
         self._add("", RowKind.VIOLATION, error=invariant, detail=message)
         now_us, seq = self._schedule.now_us, self.recorder.seq

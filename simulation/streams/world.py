@@ -119,7 +119,7 @@ class StreamsWorld(World):
 
     def report(self, invariant: str, message: str, /, rule: str = "") -> None:
         """Report a violation."""
-        self.application.take_down(invariant, message, rule)
+        self.application.add_violation(invariant, message, rule)
 
     # -- what happens -------------------------------------------------------------------------------------
 
