@@ -297,7 +297,7 @@ class FaultInjector:
 
     def _pass_on(self, key: int, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
         if isinstance(request, logs.FetchRequest):
-            self._note_fetched(request, asked.connection)
+            self._note_fetched(request, asked)
         return self._carry_out(key, request, asked, partial(handler, services, request, asked))
 
     def _carry_out(self, key: int, request: Any, asked: Asked, carry_out: Callable[[], Any]) -> Any:
@@ -346,7 +346,7 @@ class FaultInjector:
         :raises Unanswered: if the connection is to be closed instead; the future, too.
         """
         if isinstance(request, logs.FetchRequest):
-            self._note_fetched(request, asked.connection)
+            self._note_fetched(request, asked)
         rules = self._about(api, request, asked, broker)
         if not rules:
             return self._carry_out(api, request, asked, carry_out)
@@ -415,34 +415,46 @@ class FaultInjector:
     def _names_on(self, asked: Asked) -> set[str | None]:
         """Return the ids of the members that use a connection.
 
-        Heartbeats and commits name their member. Clients fetch on other connections. Such a connection
-        belongs to the only member with its client id and host that has one of the fetched partitions
-        assigned.
+        Heartbeats and commits name their member. Clients fetch on other connections.
         """
-        connection = asked.connection
-        ids = dict.fromkeys(self._members.get(connection, ()))
-        if not ids and (wanted := self.fetched_on(connection)):
-            context = asked.context
-            fetched = {TopicPartition(each.name, each.partition.partition) for each in wanted if each.name}
-            found = [
-                member
-                for member in self._all_members()
-                if (member.client_id, member.client_host) == (context.client_id, context.client_host)
-                and not fetched.isdisjoint(member.assignment)
-            ]
-            if len(found) == 1:
-                self._readers[connection] = found[0].member_id
-        if not ids and connection in self._readers:
-            ids[self._readers[connection]] = None
+        ids = dict.fromkeys(self._members.get(asked.connection, ()))
+        if not ids and (reader := self._reader_on(asked)) is not None:
+            ids[reader] = None
         return {*ids, *(self._instance_ids.get(each) for each in ids)} - {None}
+
+    def _reader_on(self, asked: Asked) -> MemberId | None:
+        """Return the member that fetches on a connection, if any.
+
+        It is the only one with the same client id and host that has one of the fetched partitions assigned.
+        While there are several, it stays the one that was found last: librdkafka may go on to fetch a
+        partition that it no longer owns.
+        """
+        context, connection = asked.context, asked.connection
+        fetched = {
+            TopicPartition(each.name, each.partition.partition)
+            for each in self.fetched_on(connection)
+            if each.name
+        }
+        found = [
+            member
+            for member in (self._all_members() if fetched else ())
+            if (member.client_id, member.client_host) == (context.client_id, context.client_host)
+            and not fetched.isdisjoint(member.assignment)
+        ]
+        if len(found) == 1:
+            self._readers[connection] = found[0].member_id
+        return self._readers.get(connection)
 
     def _topic_name(self, topic: Any) -> str | None:
         topic_id: TopicId | None = getattr(topic, "topic_id", None)
         name: str | None = topic.name
         return name if name is not None or topic_id is None else self._name_of(topic_id)
 
-    def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
-        """Remember the partitions of a full fetch, or change those of its session (KIP-227)."""
+    def _note_fetched(self, request: logs.FetchRequest, asked: Asked) -> None:
+        """Remember the partitions of a full fetch, or change those of its session (KIP-227). Of the first
+        fetch on a connection, also remember the member."""
+        connection = asked.connection
+        is_new = connection not in self._fetched
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._forget_closed()
             self._fetched[connection] = request
@@ -450,6 +462,8 @@ class FaultInjector:
             self._session_on(connection, by_id=request.by_id).update(
                 wanted_by(request, self._name_of), request.forgotten
             )
+        if is_new:
+            self._reader_on(asked)
 
     def _session_on(self, connection: OpenConnection, *, by_id: bool) -> FetchSession:
         """Return the session of a connection, made from its last full request if needed."""

@@ -187,6 +187,30 @@ def test_an_error_at_the_top(kafka: EmbeddedKafka, member: WireMember) -> None:
     assert reply.topics[0].partitions[0].error_code is ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+@EMBEDDED
+def test_a_client_that_goes_on_to_fetch_a_partition_of_another_member_stays_the_same(
+    kafka: EmbeddedKafka,
+) -> None:
+    """So does librdkafka, if a partition is taken away while it looks up where to begin."""
+    one, two = (WireMember(kafka.bootstrap_servers, "g", name) for name in ("one", "two"))
+    reading = [WireMember(kafka.bootstrap_servers, "g", "reads") for _ in "12"]
+    for each in (one, two, *reading):
+        each.client_id = "same"
+    one.join("orders")
+    session_fetch(reading[0], (0, -1), (0, 1, 2, 3))
+    two.join("orders")
+    one.heartbeat()
+    one.confirm()
+    two.heartbeat()
+    (kept,), (given,) = one.assignment.values(), two.assignment.values()
+    assert sorted((*kept, *given)) == [0, 1, 2, 3]
+    session_fetch(reading[1], (0, -1), given)
+    for connection, who in zip(reading, ("one", "two"), strict=True):
+        fault = kafka.add_fault("delay", "Metadata", seconds=0.001, member=who, times=1)
+        connection.ask(ApiKey.METADATA, MetadataRequest(topics=(TopicReference(name="orders"),)), 12)
+        assert fault.state.is_over, who
+
+
 def test_a_lost_request_was_not_carried_out(kafka: EmbeddedKafka) -> None:
     one = WireMember(kafka.bootstrap_servers, "g", "m")
     kafka.add_fault("lose_request", HEARTBEAT)
