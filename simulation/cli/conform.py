@@ -82,8 +82,10 @@ def conform(
 
 
 async def _compare(cluster: str, own: OwnCluster, asked: ConformOptions, *, json: bool) -> Report:
+    from fencepost.simulation.lab.conform.broker import JUDGE_PROPERTIES
+
     chosen = None if asked.schedules is None else _schedules(asked.schedules)
-    async with reached(cluster, own, {}) as where:
+    async with reached(cluster, own, JUDGE_PROPERTIES) as where:
         servers = where if isinstance(where, str) else where.bootstrap_servers
         return await _judged(servers, asked.seed, asked.requests, chosen, json=json)
 

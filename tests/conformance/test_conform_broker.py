@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
-from fencepost.simulation.lab.conform.broker import ReferenceBroker
+from fencepost.simulation.lab.conform.broker import JUDGE_PROPERTIES, ReferenceBroker
 from fencepost.simulation.lab.conform.scripts import scripted
 from fencepost.simulation.lab.conform.suite import Report, Suite
 
@@ -26,7 +26,7 @@ NEED_OTHER_BROKERS = {
 
 
 async def judged(profile: Profile, requests: int, kafka: KafkaVersion = KAFKA_VERSION) -> Report:
-    async with RealCluster(profile=profile, kafka=kafka) as cluster:
+    async with RealCluster(profile=profile, kafka=kafka, properties=JUDGE_PROPERTIES) as cluster:
         judge = await ReferenceBroker.connect(cluster.bootstrap_servers)
         try:
             return await Suite(judge, "ci").run(scripted(judge.config), seed=1, requests=requests)

@@ -35,6 +35,12 @@ _POLL_S: Final = 0.01
 _CONFIGURED_S: Final = 0.1
 """Delay of a group coordinator behind the client that changed its settings, in seconds."""
 
+JUDGE_PROPERTIES: Final[Mapping[str, int]] = {
+    f"group.{kind}.session.timeout.ms": 45_000 for kind in ("consumer", "streams")
+}
+"""Properties for a broker that is started to judge: Kafka's own sessions in every profile. A busy machine may
+need seconds for a step, and schedules that wait for the end of a session set a timeout of their own."""
+
 _PROBE: Final = "probe"
 _probe_numbers = itertools.count()
 
