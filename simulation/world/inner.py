@@ -246,7 +246,7 @@ class OwnMachine(Machine):
         self.seeds = draws.random(f"process/{which}/seeds")
         self.loop, self.has_begun = link, True
         link.threads = Threads(link, draws.random(f"process/{which}/threads"))
-        random.seed(self.seeds.getrandbits(64))
+        self.seed_generators()
 
     def now_us(self) -> int:
         """Microseconds since the run began."""

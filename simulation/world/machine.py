@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import sqlite3
+import sys
 import threading
 from typing import Any
 
@@ -57,6 +59,13 @@ class Machine:
         """Return the seed of a generator of random numbers."""
         return self.seeds.getrandbits(64)
 
+    def seed_generators(self) -> None:
+        """Seed the generators that all modules share: Python's, and numpy's if it is there."""
+        seed = self.seeds.getrandbits(64)
+        random.seed(seed)
+        if (generator := numpy_generator()) is not None:
+            generator.seed(seed % 2**32)
+
     def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
         """Return a new connection to a database."""
         connection: sqlite3.Connection = connect(*args, **options)
@@ -86,6 +95,11 @@ class Machine:
     def now_ns(self) -> int:
         """The same in nanoseconds."""
         return self.now_us() * 1_000
+
+
+def numpy_generator() -> Any:
+    """Return the module with numpy's shared generator; None if nothing has imported numpy."""
+    return getattr(sys.modules.get("numpy"), "random", None)
 
 
 MACHINES: list[Machine] = []

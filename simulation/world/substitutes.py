@@ -37,7 +37,7 @@ import time_machine
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.world.clients import blocking_client_methods, client_methods, set_members
 from fencepost.simulation.world.foreign import ForeignImports, foreign_calls
-from fencepost.simulation.world.machine import MACHINES, Machine, machine_here
+from fencepost.simulation.world.machine import MACHINES, Machine, machine_here, numpy_generator
 from fencepost.simulation.world.places import BLOCKS, refusal
 from fencepost.simulation.world.processes import PROCESS, SignalHandler
 from fencepost.simulation.world.sockets import VirtualSocket
@@ -129,6 +129,16 @@ def _clock_gettime_ns(machine: Machine, clock: int) -> Any:
     return NotImplemented if clock == time.CLOCK_REALTIME else machine.now_ns()
 
 
+@_replaces(time, "ctime")
+def _ctime(_: Machine, seconds: float | None = None) -> Any:
+    return NotImplemented if seconds is not None else time.ctime(time.time())
+
+
+@_replaces(time, "asctime")
+def _asctime(_: Machine, *at: Any) -> Any:
+    return NotImplemented if at else time.ctime(time.time())
+
+
 @_replaces(time, "sleep")
 def _sleep(machine: Machine, seconds: float) -> None:
     if machine.process is None:
@@ -148,6 +158,11 @@ def _urandom(machine: Machine, size: int) -> bytes:
 
 @_replaces(os, "getrandom")
 def _getrandom(machine: Machine, size: int, flags: int = 0) -> bytes:
+    return machine.urandom(size)
+
+
+@_replaces(ssl, "RAND_bytes")
+def _rand_bytes(machine: Machine, size: int) -> bytes:
     return machine.urandom(size)
 
 
@@ -530,6 +545,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
     _references.before = before
     imports = ForeignImports(_references.imported)
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
+    numpy_state = None if (generator := numpy_generator()) is None else generator.get_state()
     travel = time_machine.travel(EPOCH_S, tick=False)
     traveller = travel.start()
     traveller.time_ns = lambda: EPOCH_S * 1_000_000_000 + machine.now_ns()  # type: ignore[method-assign]
@@ -542,7 +558,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
             setattr(owner, name, substitute)
         uuid._node = _NODE  # type: ignore[attr-defined]
         tempfile._name_sequence = None  # type: ignore[attr-defined]  # it has a random state of its own
-        random.seed(machine.seeds.getrandbits(64))
+        machine.seed_generators()
         sys.meta_path.insert(0, imports)
         yield
     finally:
@@ -558,5 +574,7 @@ def substituted(machine: Machine, *, is_own_process: bool = False) -> Iterator[N
             names[key] = original
         travel.stop()
         random.setstate(state)
+        if generator is not None:
+            generator.set_state(numpy_state)
         uuid._node = node  # type: ignore[attr-defined]
         tempfile._name_sequence = None  # type: ignore[attr-defined]

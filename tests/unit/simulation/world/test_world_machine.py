@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import sqlite3
+import ssl
 import subprocess
 import tempfile
 import threading
@@ -22,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
+import numpy
 import pytest
 
 from fencepost.simulation.kernel.loop import OutsideWorld
@@ -44,8 +46,11 @@ async def _seen() -> list[Any]:
         os.urandom(8),
         os.getrandom(8),
         secrets.token_hex(8),
+        ssl.RAND_bytes(8),
+        numpy.random.rand(),  # programs have it
         next(tempfile._get_candidate_names()),  # type: ignore[attr-defined]
     )
+    now = (*now, time.ctime(), time.asctime(), time.ctime(0), time.asctime(time.gmtime(0)))
     return [times, now, draws, os.getpid(), socket.gethostname()]
 
 
@@ -53,14 +58,17 @@ def test_clocks_and_randomness_are_those_of_the_seed() -> None:
     first = virtually(_seen, seed=7)
     assert first == virtually(_seen, seed=7)
     assert first[0] == [3.5, 3_500_000_000, 3.5, 3.5]
-    assert first[1] == ("2026-01-01T00:00:03.500000+00:00", "2026", (EPOCH_S * 10 + 35) * 10**8)
+    today, begin = "Thu Jan  1 00:00:03 2026", "Thu Jan  1 00:00:00 1970"
+    assert first[1][:3] == ("2026-01-01T00:00:03.500000+00:00", "2026", (EPOCH_S * 10 + 35) * 10**8)
+    assert first[1][3:] == (today, today, begin, begin)
     others = virtually(_seen, seed=8)[2]
     assert all(mine != other for mine, other in zip(first[2], others, strict=True))
 
 
 def test_machine_is_restored_after_a_run() -> None:
     random.seed(5)
-    expected = random.Random(5).random()
+    numpy.random.seed(5)  # programs have it
+    expected = random.Random(5).random(), numpy.random.RandomState(5).rand()
 
     def names() -> list[Any]:
         kept = [time.monotonic, time.sleep, os.urandom, socket.socket]
@@ -68,7 +76,7 @@ def test_machine_is_restored_after_a_run() -> None:
 
     before = names()
     virtually(_seen)
-    assert random.random() == expected
+    assert (random.random(), numpy.random.rand()) == expected
     assert names() == before
     assert abs(time.time() - datetime.datetime.now(datetime.UTC).timestamp()) < 5
     assert time.time() > EPOCH_S
