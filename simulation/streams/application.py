@@ -5,7 +5,7 @@ The simulated world reports each event as it happens; a real run reports it when
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -14,7 +14,6 @@ from fencepost.member.streams.client_states import StreamClientState
 from fencepost.simulation.judge.base import FindingReporter
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
-from fencepost.simulation.streams.checks import PartitionProgress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
@@ -37,6 +36,36 @@ class ApplicationClient(Protocol):
     def has_threads(self) -> bool:
         """True if one of its threads is alive. A client without threads is in no group, and can't be
         notified."""
+
+
+class PartitionProgress:
+    """Progress of each partition, over all threads that process it."""
+
+    def __init__(self, report: Callable[[str, str], None]) -> None:
+        self._report = report
+        self._done: dict[TopicPartition, int] = {}
+        self.records = 0
+
+    def processed(self, partition: TopicPartition, first: int, end: int) -> None:
+        """Note records that were processed."""
+        done = self._done.get(partition, 0)
+        if first > done:
+            self._report(
+                "streams-at-least-once",
+                f"{partition.topic}-{partition.partition}: {first} was processed after {done - 1}",
+            )
+        self._done[partition] = max(done, end)
+        self.records += end - first
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Note offsets that were committed."""
+        for partition, offset in offsets.items():
+            if offset > self._done.get(partition, 0):
+                self._report(
+                    "streams-at-least-once",
+                    f"{partition.topic}-{partition.partition}: {offset} was committed, and only "
+                    f"{self._done.get(partition, 0)} processed",
+                )
 
 
 class ApplicationOutcomes:

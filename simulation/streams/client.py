@@ -21,7 +21,10 @@ from fencepost.simulation.kernel.host import Host, HostClock
 from fencepost.simulation.scenarios.scenario import ScenarioTopic
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, is_refusal
 from fencepost.simulation.streams.member import SimulatedMember
-from fencepost.simulation.streams.members import SimulatedClassicStreamsMember, SimulatedStreamsGroupMember
+from fencepost.simulation.streams.member_protocols import (
+    SimulatedClassicStreamsMember,
+    SimulatedStreamsGroupMember,
+)
 from fencepost.simulation.streams.reader import SimulatedReader
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, hos
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
-from fencepost.simulation.streams.checks import ClientJudge
 from fencepost.simulation.streams.client import StreamsClientHost
+from fencepost.simulation.streams.client_judge import ClientJudge
 from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.failures import said
 from fencepost.simulation.streams.member import SimulatedMember

@@ -28,7 +28,7 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour
 from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders
 from fencepost.simulation.lab.chaos.round_trips import RoundTrips
-from fencepost.simulation.streams.checks import ClientJudge
+from fencepost.simulation.streams.client_judge import ClientJudge
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 
 

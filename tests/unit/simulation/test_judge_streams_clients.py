@@ -12,7 +12,7 @@ from fencepost.member.streams.client_states import StreamClientEvent as E
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.thread_states import StreamThreadEvent
 from fencepost.member.streams.thread_states import StreamThreadState as T
-from fencepost.simulation.streams.checks import ClientJudge
+from fencepost.simulation.streams.client_judge import ClientJudge
 from fencepost.simulation.streams.failures import Injected
 from tests.unit.simulation.member_worlds import Scripted
 

@@ -19,7 +19,7 @@ from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads
 from fencepost.simulation.streams.member import SimulatedMember
-from fencepost.simulation.streams.members import SimulatedClassicStreamsMember
+from fencepost.simulation.streams.member_protocols import SimulatedClassicStreamsMember
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.kept_rows import KeptRows
 

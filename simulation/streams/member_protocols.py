@@ -1,4 +1,4 @@
-"""The members of a streams group, and those of a classic one as Kafka Streams forms it."""
+"""A thread's member in each protocol: that of streams groups, and the classic one as Kafka Streams uses it."""
 
 from __future__ import annotations
 

@@ -1,14 +1,10 @@
-"""Checks of clients, of their threads, and of an application that is shut down.
-
-The invariants are in the catalogue of all judges; findings go to the world's violations.
-"""
+"""Judges one client of a Streams application: its states, its threads, and the calls of its listener."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.application.driver import StreamsDriver
@@ -230,33 +226,3 @@ class ClientJudge:
             expected = StreamClientState.RUNNING
         if expected is not None and state is not expected:
             self._finding("streams-derived", f"{state}, and its live threads are {', '.join(states)}")
-
-
-class PartitionProgress:
-    """Progress of each partition, over all threads that process it."""
-
-    def __init__(self, report: Report) -> None:
-        self._report = report
-        self._done: dict[TopicPartition, int] = {}
-        self.records = 0
-
-    def processed(self, partition: TopicPartition, first: int, end: int) -> None:
-        """Note records that were processed."""
-        done = self._done.get(partition, 0)
-        if first > done:
-            self._report(
-                "streams-at-least-once",
-                f"{partition.topic}-{partition.partition}: {first} was processed after {done - 1}",
-            )
-        self._done[partition] = max(done, end)
-        self.records += end - first
-
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note offsets that were committed."""
-        for partition, offset in offsets.items():
-            if offset > self._done.get(partition, 0):
-                self._report(
-                    "streams-at-least-once",
-                    f"{partition.topic}-{partition.partition}: {offset} was committed, and only "
-                    f"{self._done.get(partition, 0)} processed",
-                )
