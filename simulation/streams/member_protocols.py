@@ -1,4 +1,4 @@
-"""A thread's member in each protocol: that of streams groups, and the classic one as Kafka Streams uses it."""
+"""A thread's member in each protocol: of streams groups, and the classic one as Kafka Streams uses it."""
 
 from __future__ import annotations
 
