@@ -23,7 +23,7 @@ from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
-from fencepost.simulation.lab.chaos import confluent, stage
+from fencepost.simulation.lab.chaos import confluent, run_kinds
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.run import run_real
@@ -531,7 +531,7 @@ async def test_topics_of_others_that_members_would_read_are_told(endpoint):
 
 @pytest.mark.processes
 async def test_a_comparison_judges_no_log_that_a_cluster_does_not_show(endpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "OFFSETS_TOPIC", "shown-by-others")
+    monkeypatch.setattr(run_kinds, "OFFSETS_TOPIC", "shown-by-others")
     played = await play(loads(SCENARIO), [1], endpoint, duration_us=12 * SECOND, out=tmp_path)
     (result,) = played.results
     assert [one.kind for one in result.skipped] == ["coordinator's log"]

@@ -50,8 +50,8 @@ async def _seen() -> list[Any]:
         numpy.random.rand(),  # programs have it
         next(tempfile._get_candidate_names()),  # type: ignore[attr-defined]
     )
-    now = (*now, time.ctime(), time.asctime(), time.ctime(0), time.asctime(time.gmtime(0)))
-    return [times, now, draws, os.getpid(), socket.gethostname()]
+    texts = time.ctime(), time.asctime(), time.ctime(0), time.asctime(time.gmtime(0))
+    return [times, (*now, *texts), draws, os.getpid(), socket.gethostname()]
 
 
 def test_clocks_and_randomness_are_those_of_the_seed() -> None:
