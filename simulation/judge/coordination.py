@@ -222,7 +222,9 @@ class Coordination(_GroupsJudge):
             named[event.group_id] = Touched()
         known = self._shadow.groups
         for step in steps_of(named, known, live, event, outcome, now_ms=now_ms):
+            self.about = step.group_id
             yield from self._step(live, step)
+        self.about = ""
         if outcome.records:
             yield from self._shadow.follow(live, outcome.records, named)
 
@@ -266,7 +268,9 @@ class Coordination(_GroupsJudge):
         """Take in the records of an event that names no group."""
         for group_id in {record.key.group_id: None for record in records}:
             known = self._shadow.groups.get(group_id)
+            self.about = group_id
             yield from self._commits[group_id].take_all(records, known, live.image)
+        self.about = ""
 
     def _replied(
         self,

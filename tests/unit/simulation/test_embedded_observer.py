@@ -253,6 +253,26 @@ def test_a_coordinator_that_is_not_as_its_follower_is_seen(kafka: EmbeddedKafka)
     assert "of the shadow coordinator differ from the live state" in found.message
 
 
+def test_what_a_timer_shows_is_listed_under_its_group() -> None:
+    """Its step names no group: a session ends, and one epoch is left out."""
+    with EmbeddedKafka(topics={"orders": 4}) as kafka:
+        join(kafka)
+        observer = kafka.endpoint.observer
+        shard = kafka.endpoint.brokers.groups.shard_of("g")
+        assert kafka.check() == []
+        for coordinator in (shard.coordinator, observer._shards[shard.number].replayed.active):
+            assert coordinator is not None
+            coordinator.groups["g"].group_epoch += 4
+        WireMember.close_all()  # else its session goes on
+        kafka.clock.advance(120)
+
+        async def found(prefix: str) -> set[str]:
+            return {each.invariant for each in observer.check(prefix)}
+
+        assert "epoch-caused" in kafka.thread.submit(found("g")).result()
+        assert not kafka.thread.submit(found("other-")).result()
+
+
 def test_repeated_heartbeats_are_counted_and_traced_each(kafka: EmbeddedKafka) -> None:
     """They take a shorter way, which ends when a fault waits for one of them."""
     member = WireMember(kafka.bootstrap_servers, "repeated", "m")
