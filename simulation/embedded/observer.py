@@ -18,14 +18,14 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import NOTHING
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import ServedHooks, Shard
-from fencepost.simulation.embedded.kept_trace import KeptTrace
-from fencepost.simulation.embedded.observed import (
+from fencepost.simulation.embedded.group_observers import (
     GroupObservers,
     ShardObservers,
     by_group,
     is_steady,
     removed_members,
 )
+from fencepost.simulation.embedded.kept_trace import KeptTrace
 from fencepost.simulation.embedded.replayed import ReplayedShard, host_of
 from fencepost.simulation.embedded.shadow import ObservedHooks, ObservedStep, ShadowCoordinator
 from fencepost.simulation.embedded.waiting import Waiting
