@@ -75,7 +75,7 @@ def ask_metadata(servers: str, option: str, security: ClientSecurity = OPEN) -> 
         except (ValueError, MalformedFrame) as error:
             reasons.append(str(error))
     why = "; ".join(dict.fromkeys(reasons))
-    raise EnvironmentLacks(f"{option}: no Kafka broker answers at {servers} ({why})")
+    raise EnvironmentLacks(f"{option}: no Kafka broker answers at {servers} ({why}): start one")
 
 
 def require_topic(servers: str, topic: str, option: str, security: ClientSecurity = OPEN) -> KnownTopic:

@@ -13,6 +13,7 @@ from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of
+from fencepost.coordinator.rabbit_server.catalogue import MAX_PARTITIONS
 from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, Stream
 from fencepost.simulation.embedded.lifecycle import Controls, Embedded
 from fencepost.simulation.embedded.rabbit_endpoint import RabbitEndpoint, StreamMessage
@@ -22,7 +23,16 @@ from fencepost.simulation.embedded.rabbit_groups import (
     StreamGroup,
     StreamGroupControls,
 )
-from fencepost.simulation.embedded.settings import MAX_BROKERS, Tls, duration, tls_of, users_of, utf_8, whole
+from fencepost.simulation.embedded.settings import (
+    MAX_BROKERS,
+    Tls,
+    duration,
+    name_of,
+    tls_of,
+    users_of,
+    utf_8,
+    whole,
+)
 from fencepost.simulation.embedded.thread import LoopThread, on_loop
 
 G = TypeVar("G", bound=StreamGroupControls)
@@ -86,7 +96,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
             if not keys:
                 raise FencepostError(f"partitions={partitions!r}: expected at least one binding key")
         else:
-            keys = [str(number) for number in range(whole("partitions", partitions, 1, None))]
+            keys = [str(number) for number in range(whole("partitions", partitions, 1, MAX_PARTITIONS))]
         texts = _texts(arguments)
         streams = [_name(f"{_name(name)}-{key}") for key in keys]
         with _refused_by_rabbit():
@@ -176,8 +186,13 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     def group(self, stream: str, name: str) -> G:
         """Return the group of single active consumers of a stream under a name, whether it has any yet or
-        not."""
+        not.
+
+        :raises FencepostError: for a stream or a name that is not text, or is blank.
+        """
         self._must_run()
+        name_of("stream", stream, "a name")
+        name_of("group", name, "the name of its consumers")
         return self._group_type(self, SacGroupKey(DEFAULT_VHOST, stream, name))
 
     @on_loop

@@ -37,7 +37,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Settings, as `--set` takes them."""
     partitions: Annotated[int, Meta(ge=1)] | None = None
     """Total number of partitions, shared among the topics; None leaves the scenario unchanged."""
-    seed: int
+    seed: Annotated[int, Meta(ge=0)]
     plan: FaultPlan
     """The plan of the run: its disturbances, with their times and targets."""
     invariant: str
@@ -141,7 +141,11 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
             "the names are those of the column `invariant` in a run's violations",
         )
         raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
-    if wrong := misfit(failure.plan, failure.loaded()):
+    try:
+        scenario = failure.loaded()
+    except FencepostError as error:
+        raise FencepostError(f"{source}: its scenario {error}") from None
+    if wrong := misfit(failure.plan, scenario):
         raise FencepostError(f"{source}: {wrong}")
     return failure
 

@@ -106,7 +106,7 @@ analyze --kafka 127.0.0.1:99999 --topic t | --kafka: expected HOST:PORT
 analyze here --kafka 127.0.0.1:9092 --topic t | --kafka: reads a topic, expected no files
 analyze --kafka 127.0.0.1:9092 --topic t --available-now --until-idle 3 | --until-idle: has no effect
 analyze --kafka 127.0.0.1:9092 --topic t --until-idle 0 | until-idle
-analyze --kafka 127.0.0.1:9 --topic t | 3: --kafka: no Kafka broker answers at 127.0.0.1:9 (
+analyze --kafka 127.0.0.1:9 --topic t | 3: answers at 127.0.0.1:9 (connection refused): start one
 
 serve --topics orders | expected NAME:PARTITIONS
 serve --topics orders:x | expected NAME:PARTITIONS

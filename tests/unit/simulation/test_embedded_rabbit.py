@@ -239,6 +239,12 @@ def test_other_users_than_guest(rabbit: EmbeddedRabbitStream) -> None:
         (lambda rabbit: rabbit.create_super_stream("x", []), "expected at least one binding key"),
         (lambda rabbit: rabbit.create_super_stream("x", ["\ud800"]), "text that UTF-8 can express"),
         (lambda rabbit: rabbit.create_super_stream("x", 0), "partitions=0: expected a whole number"),
+        (
+            lambda rabbit: rabbit.create_super_stream("x", 10**12),
+            "partitions=.*: expected a whole",
+        ),
+        (lambda rabbit: rabbit.group("there", 3), "group 3: expected the name of its consumers"),
+        (lambda rabbit: rabbit.group("", "g"), "stream '': expected a name"),
         (lambda rabbit: rabbit.create_super_stream("x", "eu"), "partitions='eu': expected a number, or"),
         (lambda rabbit: rabbit.create_super_stream("x", ["a", "a"]), "all different"),
         (lambda rabbit: rabbit.add_partition("none"), "there is no super stream 'none'"),

@@ -174,7 +174,9 @@ def test_a_mutant_or_a_scenario_that_is_wrong_is_refused(tmp_path: Path) -> None
     document = json.loads(failed("sessions-never-end", "progress", scenario="crash-and-return").to_json())
     for change, said in (
         ({"mutant": "nobody"}, "there is no mutant nobody"),
-        ({"scenario": "duration = 5"}, "duration"),
+        ({"scenario": "duration = 5"}, r"/f\.json: its scenario crash-and-return.*duration"),
+        ({"scenario": "x"}, r"/f\.json: its scenario crash-and-return: not TOML"),
+        ({"seed": -1}, r"/f\.json: not a failure that fencepost wrote: .*>= 0 - at `\$\.seed`"),
     ):
         (tmp_path / "f.json").write_text(json.dumps(document | change))
         with pytest.raises(FencepostError, match=said):
