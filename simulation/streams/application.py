@@ -205,14 +205,6 @@ class ApplicationOutcomes:
                 "streams-shutdown-cause", f"{client.name} was told to shut down, and no client has asked"
             )
 
-    def processed(self, partition: TopicPartition, first: int, end: int) -> None:
-        """Note records that a thread has processed."""
-        self.progress.processed(partition, first, end)
-
-    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note offsets that a thread has committed."""
-        self.progress.committed(offsets)
-
     # -- faults -------------------------------------------------------------------------------------------
 
     def on_fault(self, kind: str, phase: str, detail: str) -> None:

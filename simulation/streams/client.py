@@ -292,7 +292,7 @@ class StreamsClientHost(Host):
         finally:
             self._batches -= 1
         commits.processed(partition, records[-1] + 1, tenure, self.loop.now_us)
-        self.world.application.processed(partition, records[0], records[-1] + 1)
+        self.world.application.progress.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:
         """Raise the failure that waits for a thread that gets here."""

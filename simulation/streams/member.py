@@ -175,7 +175,7 @@ class SimulatedMember(abc.ABC):
         finally:
             self.commits.ended(world.loop.now_us)
         self.commits.committed(offsets)
-        world.application.committed(offsets)
+        world.application.progress.committed(offsets)
 
     @abc.abstractmethod
     def ask_for_shutdown(self) -> None:

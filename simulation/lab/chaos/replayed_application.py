@@ -171,9 +171,9 @@ class ReplayedApplication:
                 application.told(client)
                 application.on_asked()
             case m.Processed(_, partition, first, end, _):
-                application.processed(partition, first, end)
+                application.progress.processed(partition, first, end)
             case m.OffsetsCommitted(_, offsets):
-                application.committed({TopicPartition(*place): offset for place, offset in offsets})
+                application.progress.committed({TopicPartition(*place): offset for place, offset in offsets})
             case m.CheckFound(_, invariant, message):
                 application.report(invariant, message)
             case m.RoundTrip(_, thread, took_us, written):
