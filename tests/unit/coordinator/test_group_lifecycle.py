@@ -58,18 +58,6 @@ def test_within_the_assignment_interval_a_joiner_gets_the_old_epoch_and_nothing(
     assert scene.group.state == "Stable"
 
 
-def test_many_joins_within_the_interval_make_one_target(scenes: Any) -> None:
-    scene = scenes(group_consumer_assignment_interval_ms=1_000)
-    scene.topics(x=8)
-    for member in "ABCD":
-        scene.join(member)
-    assert scene.epochs() == (5, 2)
-    scene.now_ms += 1_000
-    scene.settle(*"ABCD")
-    assert scene.epochs() == (5, 5)
-    assert {len(scene.target(member)["x"]) for member in "ABCD"} == {2}
-
-
 def test_a_group_without_members_is_empty_and_takes_the_next_one_at_once(scenes: Any) -> None:
     scene = scenes(group_consumer_assignment_interval_ms=0)
     scene.topics(x=4)
@@ -82,22 +70,6 @@ def test_a_group_without_members_is_empty_and_takes_the_next_one_at_once(scenes:
     assert scene.epochs() == (4, 4)
 
 
-def test_a_newer_target_waits_for_the_outstanding_revocation(scene: Any) -> None:
-    scene.join("A")
-    scene.join("B")
-    scene.beat("A", 2)
-    scene.join("C")
-    assert scene.epochs() == (4, 4)
-    before = scene.holds("A")
-    scene.beat("A", 2)
-    assert scene.holds("A") == before
-    scene.beat("A", 2, {"x": (0, 1)})
-    assert scene.holds("A")[0] in {2, 4}
-    scene.settle("A", "B", "C")
-    assert scene.group.state == "Stable"
-    assert sorted(p for m in "ABC" for p in scene.holds(m)[2]["x"]) == [0, 1, 2, 3]
-
-
 def test_partitions_that_come_back_while_they_are_revoked_are_free_for_their_holder(scene: Any) -> None:
     scene.join("A")
     scene.join("B")
@@ -106,15 +78,6 @@ def test_partitions_that_come_back_while_they_are_revoked_are_free_for_their_hol
     assert scene.beat("A", 2, {"x": (0, 1)}).assignment == {"id-of-x": (0, 1, 2, 3)}
     assert scene.holds("A") == (4, "STABLE", {"x": (0, 1, 2, 3)}, {})
     assert scene.member("A").assignment_epochs == {"id-of-x": {0: 2, 1: 2, 2: 4, 3: 4}}
-
-
-def test_a_partition_that_the_client_gave_up_already_is_freed_at_once(scene: Any) -> None:
-    scene.join("A")
-    scene.join("B")
-    reply = scene.beat("A", 2, {"x": (0,)})
-    assert (reply.member_epoch, reply.assignment) == (3, {"id-of-x": (0, 1)})
-    assert scene.holds("A") == (3, "STABLE", {"x": (0, 1)}, {})
-    assert scene.beat("B", 3).assignment == {"id-of-x": (2, 3)}
 
 
 def test_partitions_keep_the_epoch_at_which_they_were_assigned(scene: Any) -> None:

@@ -57,14 +57,6 @@ def test_it_comes_back_with_all_it_had(scene: Any, member_id: str) -> None:
     assert scene.group.state == "Stable"
 
 
-def test_its_old_id_is_unknown_afterwards(scene: Any) -> None:
-    scene.join("A", instance_id="i")
-    scene.beat("A", -2, instance_id="i")
-    scene.join("B", instance_id="i")
-    assert scene.error("A", 2) is E.UNKNOWN_MEMBER_ID
-    assert scene.error("A", 2, instance_id="i") is E.FENCED_INSTANCE_ID
-
-
 def test_it_comes_back_with_another_subscription(scene: Any) -> None:
     scene.topics(x=4, y=2)
     scene.join("A", instance_id="i")
@@ -93,41 +85,3 @@ def test_it_may_leave_twice(scene: Any) -> None:
     scene.beat("A", -2, instance_id="i")
     assert scene.beat("A", -2, instance_id="i").member_epoch == -2
     assert scene.join("B", instance_id="i").member_epoch == 2
-
-
-def test_it_does_not_come_back_in_time(scene: Any) -> None:
-    scene.join("A", instance_id="i")
-    scene.join("B")
-    scene.beat("A", -2, instance_id="i")
-    scene.now_ms += 44_000
-    scene.beat("B", 3)
-    scene.after(1_000)
-    assert not scene.group.static_members
-    assert scene.beat("B", 3).assignment == {"id-of-x": (0, 1, 2, 3)}
-
-
-def test_a_full_group_takes_it_back(scenes: Any) -> None:
-    scene = scenes(group_consumer_max_size=1)
-    scene.topics(x=1)
-    scene.join("A", instance_id="i")
-    scene.beat("A", -2, instance_id="i")
-    assert scene.join("B", instance_id="i").member_epoch == 2
-
-
-def test_a_member_that_changes_its_instance_id_frees_the_old_one(scene: Any) -> None:
-    scene.join("A", instance_id="i")
-    assert scene.join("A", instance_id="j").member_epoch == 2
-    assert dict(scene.group.static_members) == {"j": "A"}
-    assert scene.holds("A")[2] == {"x": (0, 1, 2, 3)}
-    assert scene.join("B", instance_id="i").member_epoch == 3
-
-
-def test_the_journal_gives_the_same_group(scene: Any) -> None:
-    scene.join("A", instance_id="i")
-    scene.join("B")
-    scene.beat("A", -2, instance_id="i")
-    scene.reload()
-    scene.join("C", instance_id="i")
-    scene.reload(compact=True)
-    scene.settle("B", "C")
-    assert scene.group.state == "Stable"

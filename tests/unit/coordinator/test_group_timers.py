@@ -6,7 +6,7 @@ from typing import Any
 
 from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.protocol.errors import ErrorCode as E
-from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, MemberFenced
+from fencepost.coordinator.protocol.outcome import MemberFenced
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from tests.hosting import steps_due
 
@@ -42,13 +42,6 @@ class TestSession:
             scene.beat("A", 2)
         assert fenced(scene.after(44_999)) == []
         assert fenced(scene.after(1)) == [("A", "session")]
-
-    def test_a_deadline_that_was_put_off_does_nothing(self, scene: Any) -> None:
-        scene.join("A")
-        scene.now_ms += 30_000
-        scene.beat("A", 2)
-        assert scene.coordinator.handle(DeadlineReached(), 46_000) is NOTHING
-        assert scene.coordinator.next_deadline() == 1_000 + 30_000 + 45_000
 
     def test_sessions_that_go_on_are_looked_at_together_and_end_to_the_moment(self, scene: Any) -> None:
         scene.join("A")
@@ -118,22 +111,6 @@ class TestRebalance:
             scene.beat("A", 2)
         assert fenced(scene.after(2_000)) == [("A", "rebalance")]
         assert scene.beat("B", 3).assignment == {"id-of-x": (0, 1, 2, 3)}
-
-    def test_confirming_stops_it(self, scene: Any) -> None:
-        scene.join("A")
-        scene.join("B")
-        scene.beat("A", 2)
-        scene.beat("A", 2, {"x": (0, 1)})
-        assert deadline(scene, GroupTimerKind.REBALANCE, "A") is None
-
-    def test_a_heartbeat_that_changes_nothing_does_not_restart_it(self, scene: Any) -> None:
-        scene.join("A")
-        scene.join("B")
-        scene.beat("A", 2)
-        started = deadline(scene, GroupTimerKind.REBALANCE, "A")
-        scene.now_ms += 5_000
-        scene.beat("A", 2)
-        assert deadline(scene, GroupTimerKind.REBALANCE, "A") == started
 
     def test_it_starts_anew_after_a_load(self, scene: Any) -> None:
         scene.join("A")

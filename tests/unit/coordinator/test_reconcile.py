@@ -1,4 +1,4 @@
-"""The branches of a reconciliation, each as a call of the pure function."""
+"""Branches of a reconciliation that whole groups hardly show, each as a call of the pure function."""
 
 from __future__ import annotations
 
@@ -69,23 +69,15 @@ def evaluated(before: ConsumerGroupMember, **given: Any) -> ConsumerGroupMember:
 
 STABLE = member(assigned={"t": (0, 1), "u": (0,)})
 UNREVOKED = member(S.UNREVOKED_PARTITIONS, assigned={"t": (0,)}, pending={"t": (1,), "u": (0,)})
-UNRELEASED = member(S.UNRELEASED_PARTITIONS, epoch=3, previous=2, assigned={"t": (0,)})
 
 
 class TestWhichBranch:
     def test_stable_at_the_target_is_left_alone(self) -> None:
         assert evaluated(STABLE, target_epoch=2, target={"t": (5,)}) is STABLE
 
-    def test_stable_behind_goes_on(self) -> None:
-        same = {"t": (0, 1), "u": (0,)}
-        assert step(STABLE, target=same) == ("STABLE", 3, same, {})
-
     def test_stable_at_the_target_shrinks_when_it_unsubscribes(self) -> None:
         after = step(STABLE, target_epoch=2, subscription_changed=True, subscribed=frozenset({"t"}))
         assert after == ("UNREVOKED_PARTITIONS", 2, {"t": (0, 1)}, {"u": (0,)})
-
-    def test_stable_with_another_subscription_that_covers_what_it_has(self) -> None:
-        assert evaluated(STABLE, target_epoch=2, subscription_changed=True) is STABLE
 
     def test_stable_that_names_nothing_forgets_the_epoch_before(self) -> None:
         """Kafka 4.3.1: an unresolved regular expression names nothing, a topic that is missing is named."""
@@ -101,17 +93,6 @@ class TestWhichBranch:
     def test_unrevoked_waits_for_the_confirmation(self, owned: Held | None) -> None:
         assert evaluated(UNREVOKED, owned=owned, target={"t": (0, 1)}) is UNREVOKED
 
-    def test_unrevoked_shrinks_when_it_unsubscribes_meanwhile(self) -> None:
-        after = step(UNREVOKED, subscription_changed=True, subscribed=frozenset({"u"}))
-        assert after == ("UNREVOKED_PARTITIONS", 2, {}, {"t": (0, 1), "u": (0,)})
-
-    @pytest.mark.parametrize("owned", [{}, {"t": (0,)}, {"w": (9,)}])
-    def test_unrevoked_goes_on_once_it_confirmed(self, owned: Held) -> None:
-        assert step(UNREVOKED, owned=owned, target={"t": (0,)}) == ("STABLE", 3, {"t": (0,)}, {})
-
-    def test_unreleased_is_evaluated_each_time(self) -> None:
-        assert step(UNRELEASED, target={"t": (0, 1)}) == ("STABLE", 3, {"t": (0, 1)}, {})
-
     @pytest.mark.parametrize("owned", [None, {"t": (0,)}])
     def test_an_unknown_state_is_fenced(self, owned: Held | None) -> None:
         with pytest.raises(ProtocolError) as error:
@@ -124,36 +105,9 @@ class TestWhichBranch:
 
 
 class TestNext:
-    def test_revoke_first_and_keep_the_epoch(self) -> None:
-        after = step(STABLE, target={"t": (0, 7)})
-        assert after == ("UNREVOKED_PARTITIONS", 2, {"t": (0,)}, {"t": (1,), "u": (0,)})
-
     def test_revoke_of_what_the_client_gave_up_already(self) -> None:
         after = step(STABLE, target={"t": (0, 7)}, owned={"t": (0,)})
         assert after == ("STABLE", 3, {"t": (0, 7)}, {})
-
-    def test_all_that_is_added_is_free(self) -> None:
-        after = step(STABLE, target={"t": (0, 1, 2), "u": (0,)})
-        assert after == ("STABLE", 3, {"t": (0, 1, 2), "u": (0,)}, {})
-
-    def test_a_part_of_it_is_taken(self) -> None:
-        after = step(STABLE, target={"t": (0, 1, 2, 3), "u": (0,)}, taken={"t": (3,)})
-        assert after == ("UNRELEASED_PARTITIONS", 3, {"t": (0, 1, 2), "u": (0,)}, {})
-
-    def test_all_of_it_is_taken(self) -> None:
-        after = step(STABLE, target={"t": (0, 1, 3), "u": (0,)}, taken={"t": (3,)})
-        assert after == ("UNRELEASED_PARTITIONS", 3, {"t": (0, 1), "u": (0,)}, {})
-
-    def test_nothing_is_left_to_do(self) -> None:
-        assert step(member(), target={}) == ("STABLE", 3, {}, {})
-
-    def test_a_second_revocation_replaces_the_first(self) -> None:
-        after = step(UNREVOKED, owned={"t": (0,)}, target={"u": (0,)})
-        assert after == ("UNREVOKED_PARTITIONS", 2, {}, {"t": (0,)})
-
-    def test_own_pending_partitions_are_free(self) -> None:
-        after = step(UNREVOKED, owned={"t": (0,)}, target={"t": (0, 1), "u": (0,)})
-        assert after == ("STABLE", 3, {"t": (0, 1), "u": (0,)}, {})
 
     def test_a_topic_outside_the_subscription_is_no_target(self) -> None:
         after = step(STABLE, target={"t": (0, 1), "u": (0,), "w": (4,)}, subscribed=frozenset({"t", "w"}))
@@ -168,37 +122,6 @@ class TestNext:
     def test_the_result_is_in_order_of_topics(self) -> None:
         after = evaluated(member(assigned={"u": (0,)}), target={"u": (0, 1), "t": (0,)})
         assert list(after.assigned) == ["t", "u"]
-
-
-class TestShrink:
-    def test_confirmed_at_once_keeps_state_and_epoch(self) -> None:
-        after = step(
-            STABLE,
-            target_epoch=2,
-            subscription_changed=True,
-            subscribed=frozenset({"t"}),
-            owned={"t": (0, 1)},
-        )
-        assert after == ("STABLE", 2, {"t": (0, 1)}, {})
-
-    def test_everything_goes(self) -> None:
-        after = step(STABLE, target_epoch=2, subscription_changed=True, subscribed=frozenset())
-        assert after == ("UNREVOKED_PARTITIONS", 2, {}, {"t": (0, 1), "u": (0,)})
-
-
-class TestPreviousEpoch:
-    def test_it_is_the_epoch_before_each_evaluation_that_changed_something(self) -> None:
-        after = evaluated(STABLE, target={"t": (0, 1), "u": (0,)})
-        assert (after.previous_member_epoch, after.member_epoch) == (2, 3)
-
-    def test_a_second_evaluation_at_the_same_target_forgets_the_older_one(self) -> None:
-        after = evaluated(UNRELEASED, target={"t": (0, 1)}, taken={"t": (1,)})
-        assert (after.state, after.previous_member_epoch, after.member_epoch) == (
-            S.UNRELEASED_PARTITIONS,
-            3,
-            3,
-        )
-        assert evaluated(after, target={"t": (0, 1)}, taken={"t": (1,)}) is after
 
 
 @pytest.mark.parametrize(

@@ -80,13 +80,6 @@ def test_the_epoch_before_is_good_with_tasks_that_are_assigned(scene):
     assert scene.error("a", 2, streams.Tasks(ALL)) is ErrorCode.FENCED_MEMBER_EPOCH
 
 
-def test_a_known_member_may_join_again(scene):
-    scene.join("a")
-    reply = scene.join("a")
-    assert (reply.member_epoch, reply.tasks) == (2, streams.Tasks(ALL))
-    assert scene.written() == []
-
-
 @pytest.mark.parametrize(
     ("epoch", "said"), [(1, "smaller member epoch (1)"), (3, "greater member epoch (3)")]
 )
@@ -131,39 +124,6 @@ def test_one_leaves_and_the_other_takes_over(scene):
     assert scene.group.state is StreamsGroupState.EMPTY
     assert scene.group.topology == scene.topology
     assert scene.coordinator.streams.soft.groups["app"].contacts == {}
-
-
-def test_a_session_ends(scene):
-    scene.join("a")
-    scene.join("b")
-    scene.settle("a", "b")
-    scene.after(30_000)
-    scene.beat("b", 3)
-    (outcome,) = scene.after(15_000)
-    assert [effect.reason for effect in outcome.effects] == ["session"]
-    assert set(scene.group.members) == {"b"}
-
-
-def test_a_member_that_does_not_let_go_is_fenced(scene):
-    scene.join("a", rebalance_timeout_ms=20_000)
-    scene.join("b")
-    scene.beat("a", 2)
-    scene.after(19_000)
-    scene.beat("a", 2)
-    (outcome,) = scene.after(1_000)
-    assert [effect.reason for effect in outcome.effects] == ["rebalance"]
-    assert set(scene.group.members) == {"b"}
-    assert scene.error("a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_one_that_has_let_go_has_all_the_time_it_wants(scene):
-    scene.join("a", rebalance_timeout_ms=20_000)
-    scene.join("b", rebalance_timeout_ms=20_000)
-    scene.settle("a", "b")
-    for _ in range(3):
-        assert scene.after(10_000) == []
-        scene.beat("a", 3)
-        scene.beat("b", 3)
 
 
 def test_a_group_s_own_session_length_counts_at_once(scenes):
@@ -426,15 +386,3 @@ def test_the_number_of_standby_tasks_is_an_input_of_targets(scenes):
     scene.settle("a", "b")
     assert scene.member("a").assigned == streams.Tasks({"0": (0,)}, {"0": (1,)})
     assert scene.group.last_assignment_configs == {"num.standby.replicas": "1"}
-
-
-@pytest.mark.parametrize("compact", [False, True])
-def test_a_failover_changes_nothing_for_members(scene, compact):
-    scene.join("a")
-    scene.join("b")
-    scene.settle("a", "b")
-    scene.reload(compact=compact)
-    for member_id in ("a", "b"):
-        reply = scene.beat(member_id, 3)
-        assert (reply.error_code, reply.member_epoch, reply.tasks) == (ErrorCode.NONE, 3, None)
-        assert scene.written() == []
