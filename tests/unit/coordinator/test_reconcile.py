@@ -79,6 +79,11 @@ class TestWhichBranch:
         after = step(STABLE, target_epoch=2, subscription_changed=True, subscribed=frozenset({"t"}))
         assert after == ("UNREVOKED_PARTITIONS", 2, {"t": (0, 1)}, {"u": (0,)})
 
+    def test_a_shrink_that_is_confirmed_at_once_keeps_state_and_epoch(self) -> None:
+        changed = {"subscription_changed": True, "subscribed": frozenset({"t"})}
+        after = step(STABLE, target_epoch=2, **changed, owned={"t": (0, 1)})
+        assert after == ("STABLE", 2, {"t": (0, 1)}, {})
+
     def test_stable_that_names_nothing_forgets_the_epoch_before(self) -> None:
         """Kafka 4.3.1: an unresolved regular expression names nothing, a topic that is missing is named."""
         empty = member(epoch=2, previous=1)

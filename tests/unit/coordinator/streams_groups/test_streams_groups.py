@@ -126,6 +126,18 @@ def test_one_leaves_and_the_other_takes_over(scene):
     assert scene.coordinator.streams.soft.groups["app"].contacts == {}
 
 
+def test_a_member_that_does_not_let_go_is_fenced(scene):
+    scene.join("a", rebalance_timeout_ms=20_000)
+    scene.join("b")
+    scene.beat("a", 2)
+    scene.after(19_000)
+    scene.beat("a", 2)
+    (outcome,) = scene.after(1_000)
+    assert [effect.reason for effect in outcome.effects] == ["rebalance"]
+    assert set(scene.group.members) == {"b"}
+    assert scene.error("a", 2) is ErrorCode.UNKNOWN_MEMBER_ID
+
+
 def test_a_group_s_own_session_length_counts_at_once(scenes):
     scene = scenes(group_streams_min_session_timeout_ms=1_000)
     scene.topics(**{"in": 4})
