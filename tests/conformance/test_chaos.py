@@ -26,6 +26,7 @@ from fencepost.coordinator.protocol.topics import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos import confluent, run_kinds
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
+from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import NEWEST_KAFKA
@@ -208,6 +209,16 @@ def endpoint(ours) -> str:
     return ours.servers
 
 
+async def test_a_coordinator_that_does_not_respond_in_time_is_asked_again(monkeypatch):
+    monkeypatch.setattr("fencepost.simulation.lab.chaos.admin._ANSWER_S", 0.2)
+    async with EmbeddedKafka() as kafka:
+        admin = Admin(kafka.bootstrap_servers)
+        fault = kafka.add_fault("silent", "ConsumerGroupDescribe", times=1)
+        assert (await admin.group("orders-service", "consumer")).members == ()
+        assert fault.state.is_over
+        await admin.close()
+
+
 async def left_on(servers: str) -> dict[str, object]:
     """The topics there but for the brokers' own, and the runs' group, if they are there."""
     admin = Admin(servers)
@@ -266,14 +277,20 @@ async def test_a_group_survives_on_a_cluster_of_others(endpoint, client, tmp_pat
     assert {row["state"] for row in tables["residency"]} >= {"JOINING", "STABLE"}
 
 
+def losing(group: str) -> str:
+    """A scenario for an application that skips records: each is waited for five seconds, and more."""
+    return SCENARIO.replace("[group]\nmembers = 3\n", group).replace("20s", "5s")
+
+
+def assert_lost(result: ChaosResult) -> None:
+    assert result.records_lost > 0
+    assert "at-least-once" in {violation.invariant for violation in result.violations}
+
+
 @pytest.mark.processes
 @pytest.mark.parametrize("group", ["[group]\nmembers = 3\n", CLASSIC], ids=["consumer", "classic"])
 async def test_a_record_that_is_skipped_is_missed(endpoint, group):
-    text = SCENARIO.replace("[group]\nmembers = 3\n", group)
-    scenario = loads(text.replace("20s", "5s"))  # what is not processed is waited for that long, and more
-    result = await run_real(scenario, 1, endpoint, duration_us=12 * SECOND, flaw="skip")
-    assert result.records_lost > 0
-    assert "at-least-once" in {violation.invariant for violation in result.violations}
+    assert_lost(await run_real(loads(losing(group)), 1, endpoint, duration_us=12 * SECOND, flaw="skip"))
 
 
 @pytest.mark.processes
@@ -352,11 +369,16 @@ async def test_members_of_the_classic_protocol_are_seen_as_others_are(node, stra
     assert rows.kinds["records"] >= 20
 
 
-async def test_a_group_migrates_there_and_back(node):
+async def test_a_group_migrates_there_and_back_beside_one_that_loses_records(node):
     rows = Rows()
     begin = SCENARIO[: SCENARIO.index("[[steps]]")]
     text = begin.replace("[group]\nmembers = 3\n", CLASSIC) + MIGRATION
-    result = await run_real(loads(text, name="migration"), 3, node, duration_us=40 * SECOND, trace=rows)
+    beside = losing('[group]\nmembers = 3\nid = "payments-service"\n').replace('"orders"', '"payments"')
+    async with asyncio.TaskGroup() as both:
+        servers = node.bootstrap_servers
+        lossy = both.create_task(run_real(loads(beside), 1, servers, duration_us=12 * SECOND, flaw="skip"))
+        result = await run_real(loads(text, name="migration"), 3, node, duration_us=40 * SECOND, trace=rows)
+    assert_lost(lossy.result())
     assert result.violations == []
     assert (result.records_lost, result.converged) == (0, True)
     machines = {row.state_to for row in rows if row.kind == "member.state"}

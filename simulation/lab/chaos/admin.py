@@ -279,9 +279,20 @@ class Admin:
             await self._of_coordinator(group_id, ApiKey.LEAVE_GROUP, 5, call)
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
-        host, port = await self.coordinator(group_id)
-        connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
-        try:
-            return await connection.ask(api_key, version, message)
-        finally:
-            await connection.close()
+        """Return the response of a group's coordinator, wherever it is by then.
+
+        :raises EnvironmentLacks: if there is none, or it does not respond for a minute.
+        """
+        deadline = asyncio.get_running_loop().time() + _LIMIT_S
+        while True:
+            host, port = await self.coordinator(group_id)
+            try:
+                connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
+                try:
+                    return await connection.ask(api_key, version, message)
+                finally:
+                    await connection.close()
+            except EnvironmentLacks:
+                if asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(_PAUSE_S)
