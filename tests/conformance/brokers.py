@@ -85,7 +85,7 @@ class ServedBroker:
         async def ask() -> Any:
             return question(self.broker)
 
-        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(ask(), self._loop).result(60)
 
 
 class World:
@@ -101,9 +101,9 @@ class World:
     def topic(self, partitions: int = 4, prefix: str = "topic", *, name: str = "") -> str:
         """A new topic, once the group's coordinator has heard of it."""
         name = name or f"{prefix}-{uuid.uuid4().hex[:8]}"
-        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        self._admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
         if self.is_real:
-            while len(self._admin.list_topics(name, 20).topics[name].partitions) < partitions:
+            while len(self._admin.list_topics(name, 60).topics[name].partitions) < partitions:
                 time.sleep(0.01)
             self.wait_for_coordinator(name, partitions)
         return name
@@ -131,7 +131,7 @@ class World:
 
     def grow(self, topic: str, partitions: int) -> None:
         """More partitions."""
-        self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(20)
+        self._admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(60)
 
     async def produce(self, topic: str, values: Iterable[Any], partition: int | None = None) -> None:
         """Each value as text, to one partition or in turn to all; acknowledged when this returns."""
@@ -156,7 +156,7 @@ class World:
         """What the group's members own, by member id, as librdkafka's admin client is told."""
 
         def ask() -> dict[str, set[tuple[str, int]]]:
-            group = self._admin.describe_consumer_groups([self.group])[self.group].result(20)
+            group = self._admin.describe_consumer_groups([self.group])[self.group].result(60)
             return {
                 member.member_id: {(one.topic, one.partition) for one in member.assignment.topic_partitions}
                 for member in group.members

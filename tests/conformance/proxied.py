@@ -76,7 +76,7 @@ class Site:
                     raise
             deadline = time.monotonic() + PATIENCE_S
             while time.monotonic() < deadline:
-                found = self.admin.list_topics(name, 20).topics[name].partitions
+                found = self.admin.list_topics(name, 60).topics[name].partitions
                 if len(found) == partitions and all(one.leader > 0 for one in found.values()):
                     return
                 time.sleep(0.05)

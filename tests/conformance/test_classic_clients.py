@@ -123,7 +123,7 @@ class Crew:
     def kind(self) -> str:
         """The group's type and its state, as an administrator sees them."""
         admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})
-        groups = admin.list_consumer_groups().result(20).valid
+        groups = admin.list_consumer_groups().result(60).valid
         (group,) = (each for each in groups if each.group_id == self.group_id)
         return str(group.type.name)
 

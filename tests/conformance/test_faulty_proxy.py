@@ -52,7 +52,7 @@ def committed(world: World, topic: str) -> dict[int, int]:
     """The group's offsets, as the broker tells them without the proxy."""
     admin = AdminClient({"bootstrap.servers": world.servers, "log_level": 0})
     asked = [ConsumerGroupTopicPartitions(world.group)]
-    found = admin.list_consumer_group_offsets(asked)[world.group].result(20).topic_partitions
+    found = admin.list_consumer_group_offsets(asked)[world.group].result(60).topic_partitions
     return {each.partition: each.offset for each in found if each.topic == topic}
 
 

@@ -33,7 +33,7 @@ QUIET_S: Final = 0.1
 """Nobody has anything to say any more after that."""
 AWAY_S: Final = 0.5
 """So long it takes clients to come back, or to let go of a stream that has gone."""
-LATE_S: Final = 10.0
+LATE_S: Final = 30.0
 """How long one node may take to say what the other has said."""
 ADDED: Final = """
     {{ok, _}} = rabbit_stream_manager:create(<<"/">>, <<"{name}-{index}">>, #{{}}, <<"guest">>),

@@ -32,7 +32,7 @@ from tests.conformance.drawn_requests import (
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
 STEPS: Final = 400
-LATE_S: Final = 10.0
+LATE_S: Final = 60.0
 """How long Kafka may take until all of it knows of a change."""
 OWN: Final = "own-"
 

@@ -197,13 +197,13 @@ async def test_leaders_move_and_their_nodes_stay(stage: Stage) -> None:
     admin = AdminClient({"bootstrap.servers": stage.cluster.bootstrap_servers, "log_level": 0})
 
     def leaders() -> dict[int, int]:
-        partitions = admin.list_topics(stage.name, 20).topics[stage.name].partitions
+        partitions = admin.list_topics(stage.name, 60).topics[stage.name].partitions
         return {number: partition.leader for number, partition in partitions.items()}
 
     def give_back(preferred: dict[int, int]) -> None:
         partitions = [confluent_kafka.TopicPartition(stage.name, number) for number in preferred]
         while leaders() != preferred:
-            admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(20)
+            admin.elect_leaders(confluent_kafka.ElectionType.PREFERRED, partitions).result(60)
 
     def known() -> dict[int, int]:
         return {

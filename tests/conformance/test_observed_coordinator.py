@@ -84,7 +84,7 @@ class Watch(PlayedGroup):
     async def topic(self, partitions: int) -> str:
         """A new topic, once the coordinator's broker knows of it."""
         name = f"topic-{uuid.uuid4().hex[:8]}"
-        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(20)
+        self.admin.create_topics([NewTopic(name, partitions, 1)])[name].result(60)
         async with asyncio.timeout(30):
             while name not in self.log.topics.by_name:
                 await self.log.journal.topics()
@@ -200,7 +200,7 @@ async def test_what_is_replayed_is_what_the_broker_answers(node: RealCluster) ->
         await watch.same(2)
         first.subscribe([topic, await watch.topic(2)])
         await watch.same(2)
-        watch.admin.create_partitions([NewPartitions(topic, 9)])[topic].result(20)
+        watch.admin.create_partitions([NewPartitions(topic, 9)])[topic].result(60)
         await stack.enter_async_context(watch.consumer("four", topic))
         group = await watch.same(3)
         assert sum(len(each.partitions) for member in group.members for each in member.assignment) == 11
@@ -258,7 +258,7 @@ async def test_a_group_is_deleted_and_comes_back(node: RealCluster) -> None:
             await watch.same(1)
             await consumer.commit()
         await watch.same(0, state="Empty")
-        watch.admin.delete_consumer_groups([watch.group_id])[watch.group_id].result(20)
+        watch.admin.delete_consumer_groups([watch.group_id])[watch.group_id].result(60)
         await watch.log.caught_up()
         assert watch.group_id not in watch.active.groups
         assert watch.group_id not in watch.active.offsets

@@ -134,7 +134,7 @@ async def test_clients_work_unchanged(site):
     assert sorted(read) == list(values)
     told = await asyncio.to_thread(site.admin.list_topics, None, 20)
     assert {(one.host, one.port) for one in told.brokers.values()} == brokers
-    described = await asyncio.to_thread(lambda: site.admin.describe_cluster().result(20))
+    described = await asyncio.to_thread(lambda: site.admin.describe_cluster().result(60))
     assert {(one.host, one.port) for one in described.nodes} == brokers
     kinds = {type(request) for _, _, request, _ in site.seen.requests}
     assert kinds >= {ConsumerGroupHeartbeatRequest, OffsetCommitRequest, UnreadFrame}
@@ -255,7 +255,7 @@ async def test_a_member_that_is_cut_off_is_fenced_and_comes_back(site, make):
         group = site.group
 
         def members() -> int:
-            found = site.admin.describe_consumer_groups([group])[group].result(20)
+            found = site.admin.describe_consumer_groups([group])[group].result(60)
             return len(found.members)
 
         deadline = time.monotonic() + PATIENCE_S

@@ -197,7 +197,7 @@ def test_fencepost_serve_lets_users_in_whose_passwords_are_in_no_process_list(
         finally:
             process.terminate()
         told = process.stderr.read()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
     assert "the login by PLAIN failed" in told
     for secret in (*USERS.values(), "geheim"):
         assert secret not in told

@@ -119,7 +119,7 @@ class Group:
         """Waits until the group is stable with that many members."""
 
         def look() -> tuple[str, int]:
-            told = self._admin.describe_consumer_groups([self.name])[self.name].result(20)
+            told = self._admin.describe_consumer_groups([self.name])[self.name].result(60)
             return told.state.name, len(told.members)
 
         deadline = time.monotonic() + SECONDS

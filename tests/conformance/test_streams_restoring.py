@@ -30,7 +30,7 @@ async def test_many_short_changelogs_are_read_at_once(records: int, tmp_path: Pa
                 await changelog.write(place, {f"k{number}": place.partition})
         try:
             # A fetch that waits for records at the end of a log, for half a second each, would take 15 s.
-            async with asyncio.timeout(7):
+            async with asyncio.timeout(12):
                 for place in places:
                     await changelog.restore(place, directory.store(place))
         finally:

@@ -60,7 +60,7 @@ def shares(kafka: Any) -> dict[str | None, tuple[int, Any]]:
 
 async def settled(kafka: Any, app: StreamsApp, *names: str) -> None:
     """Wait until these threads have all there is between them, and each has heard of its share."""
-    await kafka.group("billing").wait_stable(members=len(names), timeout=12)
+    await kafka.group("billing").wait_stable(members=len(names), timeout=60)
     await until(lambda: app.state is S.RUNNING)
     assert instances(kafka).keys() == {*names}
 

@@ -85,7 +85,7 @@ async def test_it_is_disconnected_while_process_runs(a_place: Makes, protocol: s
         await asyncio.wait_for(begun.wait(), 60)
         assert app.is_connected
         await place.die()
-        await until(lambda: app.state is S.DISCONNECTED, 20)
+        await until(lambda: app.state is S.DISCONNECTED)
         assert not app.is_connected
         may_end.set()
         assert await app.close(5)

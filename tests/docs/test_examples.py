@@ -115,7 +115,7 @@ def server() -> Iterator[str]:
             yield process.stdout.readline().split()[-1]
         finally:
             process.terminate()
-            process.wait(timeout=20)
+            process.wait(timeout=60)
 
 
 def how_to_run(text: str) -> list[str]:

@@ -38,7 +38,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLUSTER, *words], capture_output=True, text=True, check=False, timeout=25)
+    return subprocess.run([*CLUSTER, *words], capture_output=True, text=True, check=False, timeout=60)
 
 
 def told(*words: str) -> dict[str, object]:
@@ -76,7 +76,7 @@ def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=25,
+        timeout=60,
     )
     assert result.stderr == ""
 
@@ -157,7 +157,7 @@ def test_an_interrupt_on_the_way_up_leaves_nothing(number, monkeypatch):
             folder = state.find(state.UP)
             node = None if folder is None else folder.state.nodes[0].process
         process.send_signal(number)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, "", "")
     assert sight_of(node) is None
     assert list(state.clusters_directory().iterdir()) == []

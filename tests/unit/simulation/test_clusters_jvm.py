@@ -221,7 +221,7 @@ def program() -> Callable[[], subprocess.Popen[str]]:
 def test_ctrl_c_leaves_nothing(machine: Path, program: Callable[[], subprocess.Popen[str]]) -> None:
     process = program()
     process.send_signal(signal.SIGINT)
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     assert nothing_is_left(machine)
 
 
@@ -232,7 +232,7 @@ def test_the_next_one_removes_what_a_killed_process_left(
     process = program()
     assert tidy_up() == 0, "its owner is alive"
     process.kill()
-    process.wait(timeout=20)
+    process.wait(timeout=60)
     assert len(processes_of(machine)) == 1
     assert tidy_up() == 1
     assert nothing_is_left(machine)

@@ -28,7 +28,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 def described(kafka: EmbeddedKafka) -> tuple[list[int], list[tuple[int, list[int], list[int]]]]:
     """The brokers, and of each partition of "copied" its leader, its replicas and those in sync."""
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    metadata = admin.list_topics(timeout=20)
+    metadata = admin.list_topics(timeout=60)
     partitions = metadata.topics["copied"].partitions
     return sorted(metadata.brokers), [
         (each.leader, sorted(each.replicas), sorted(each.isrs)) for _, each in sorted(partitions.items())
@@ -72,7 +72,7 @@ def test_replicas_that_run_lead_while_a_broker_is_stopped(kafka: EmbeddedKafka) 
 def test_a_partition_without_another_replica_has_no_leader(kafka: EmbeddedKafka) -> None:
     kafka.stop_broker(2)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    partitions = admin.list_topics("single", timeout=20).topics["single"].partitions
+    partitions = admin.list_topics("single", timeout=60).topics["single"].partitions
     assert [partitions[number].leader for number in range(3)] == [1, -1, 3]
     assert partitions[1].error is not None
     assert partitions[1].error.name() == "LEADER_NOT_AVAILABLE"
@@ -85,13 +85,13 @@ def test_an_added_broker_leads_new_partitions_and_others_by_reassignment(kafka: 
     assert len(kafka.bootstrap_servers.split(",")) == 4
     kafka.create_topic("new", 4)
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-    assert [each.leader for each in admin.list_topics(timeout=20).topics["new"].partitions.values()] == [
+    assert [each.leader for each in admin.list_topics(timeout=60).topics["new"].partitions.values()] == [
         1,
         2,
         3,
         4,
     ]
-    cluster = admin.describe_cluster(request_timeout=20).result()
+    cluster = admin.describe_cluster(request_timeout=60).result()
     assert [(node.id, node.rack) for node in cluster.nodes] == [(1, None), (2, None), (3, None), (4, "a")]
     kafka.reassign_partition("copied", 0, brokers=[4, 1])
     kafka.reassign_partition("copied", 1, brokers=[4])
@@ -120,7 +120,7 @@ def test_a_removed_broker_hands_over_and_is_gone(kafka: EmbeddedKafka) -> None:
     everywhere = [1, 3]
     assert described(kafka) == (everywhere, [(leader, everywhere, everywhere) for leader in (1, 3, 3)])
     assert [epoch_of(kafka, number) for number in range(3)] == [1, 1, 1], "each lost a replica"
-    pairs = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).topics["pair"]
+    pairs = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=60).topics["pair"]
     assert [sorted(each.isrs) for each in pairs.partitions.values()] == [everywhere] * 3
     assert [each.value for each in kafka.records("single", 1)] == [b"kept"]
     kafka.produce("single", "more", partition=1)
@@ -157,7 +157,7 @@ def test_an_added_broker_has_the_listeners_of_the_first() -> None:
         for name, addresses in kafka.listening.items():
             assert kafka.advertised[name] == addresses
             nodes = (
-                AdminClient({"bootstrap.servers": addresses.split(",")[1]}).list_topics(timeout=20).brokers
+                AdminClient({"bootstrap.servers": addresses.split(",")[1]}).list_topics(timeout=60).brokers
             )
             assert ",".join(f"{nodes[each].host}:{nodes[each].port}" for each in (1, 2)) == addresses
 

@@ -383,7 +383,7 @@ def test_a_test_waits_until_a_fault_has_met_its_requests(kafka: EmbeddedKafka, m
     fault = kafka.add_fault("delay", HEARTBEAT, seconds=0, times=2)
     beating = threading.Thread(target=lambda: [member.heartbeat() for _ in range(2)])
     beating.start()
-    assert fault.wait_met(2, timeout=20).is_over
+    assert fault.wait_met(2, timeout=60).is_over
     beating.join()
     assert kafka.fault(fault.number).state == kafka.faults()[0]
 

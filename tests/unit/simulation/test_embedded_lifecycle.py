@@ -141,7 +141,7 @@ def test_a_forked_process_is_told_where_it_runs(do: Callable[[EmbeddedKafka], ob
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_process_keeps_neither_connections_nor_the_port_open() -> None:
     question = bytes.fromhex("0000000b 0012 0000 00000001 0001 61")  # ApiVersions of the client "a"
-    with EmbeddedKafka() as kafka, socket.create_connection(_place(kafka), timeout=20) as client:
+    with EmbeddedKafka() as kafka, socket.create_connection(_place(kafka), timeout=60) as client:
         client.sendall(question)
         client.recv(1_000)
         child = os.fork()
@@ -154,7 +154,7 @@ def test_a_forked_process_keeps_neither_connections_nor_the_port_open() -> None:
             place = _place(kafka)
             kafka.close()
             with pytest.raises(ConnectionRefusedError):
-                socket.create_connection(place, timeout=20)
+                socket.create_connection(place, timeout=60)
         finally:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)

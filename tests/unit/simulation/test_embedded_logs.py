@@ -29,7 +29,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
 
 def described(kafka: EmbeddedKafka) -> tuple[int, list[int]]:
     """The leader of orders-0 and its in-sync replicas, as a client sees them."""
-    found = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics("orders", timeout=20)
+    found = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics("orders", timeout=60)
     one = found.topics["orders"].partitions[0]
     return one.leader, list(one.isrs)
 

@@ -25,7 +25,7 @@ class Client:
     """A consumer by hand."""
 
     def __init__(self, rabbit: EmbeddedRabbitStream, name: str, node: int = 1) -> None:
-        self.socket = socket.create_connection((rabbit.host, rabbit.ports[node - 1]), timeout=20)
+        self.socket = socket.create_connection((rabbit.host, rabbit.ports[node - 1]), timeout=60)
         try:
             self._open(name)
         except EOFError:
@@ -212,7 +212,7 @@ def test_groups_settle_whatever_words_are_shown_for_states(
     one = clients("one")
     one.join("s")
     one.answer(1)
-    (settled,) = rabbit.group("s", "g").wait_settled(consumers=1, timeout=5)
+    (settled,) = rabbit.group("s", "g").wait_settled(consumers=1)
     assert (settled.state, settled.is_active) == ("<CONNECTED_ACTIVE>", True)
 
 

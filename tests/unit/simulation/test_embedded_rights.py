@@ -77,15 +77,15 @@ def test_confluent_kafka_manages_acls():
             *(AclOperation.READ, AclPermissionType.ALLOW),
         )
         (created,) = admin.create_acls([allowed]).values()
-        created.result(20)
-        assert admin.describe_acls(ANY).result(20) == [allowed]
-        assert admin.list_topics("orders", 20).topics["orders"].error.name() == "TOPIC_AUTHORIZATION_FAILED"
-        assert set(admin.list_topics(timeout=20).topics) == {"open"}
+        created.result(60)
+        assert admin.describe_acls(ANY).result(60) == [allowed]
+        assert admin.list_topics("orders", 60).topics["orders"].error.name() == "TOPIC_AUTHORIZATION_FAILED"
+        assert set(admin.list_topics(timeout=60).topics) == {"open"}
         producer = Producer(plain(kafka))
         assert delivered(producer, "orders") == "TOPIC_AUTHORIZATION_FAILED"
         assert delivered(producer, "open") == ""
         (deleted,) = admin.delete_acls([ANY]).values()
-        assert deleted.result(20) == [allowed]
+        assert deleted.result(60) == [allowed]
         assert delivered(Producer(plain(kafka)), "orders") == ""
 
 
@@ -134,11 +134,11 @@ def test_users_have_rights_of_their_own():
 def test_answers_that_were_kept_do_not_pass_by_the_authorizer(kafka):
     before = set(kafka.topics())
     admin = AdminClient(plain(kafka))
-    assert set(admin.list_topics(timeout=20).topics) == before
+    assert set(admin.list_topics(timeout=60).topics) == before
     kafka.add_acl("TOPIC", "orders", "User:alice", "READ")
-    assert set(admin.list_topics(timeout=20).topics) == before - {"orders"}
+    assert set(admin.list_topics(timeout=60).topics) == before - {"orders"}
     kafka.remove_acls()
-    assert set(admin.list_topics(timeout=20).topics) == before
+    assert set(admin.list_topics(timeout=60).topics) == before
 
 
 def test_an_acl_that_can_not_be_says_why(kafka):

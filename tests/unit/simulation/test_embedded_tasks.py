@@ -32,7 +32,7 @@ class Thread:
 
     def __init__(self, kafka: EmbeddedKafka, member_id: str) -> None:
         host, _, port = kafka.bootstrap_servers.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.member_id = member_id
         self.epoch = 0
         self.tasks: TaskIds = NO_TASK_IDS

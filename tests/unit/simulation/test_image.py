@@ -50,7 +50,7 @@ def test_the_command_serves_and_its_check_finds_it_healthy(source: str) -> None:
         assert code != check[2]
         subprocess.run([sys.executable, *check[1:2], code], check=True, timeout=60)
         process.terminate()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
     assert subprocess.run([sys.executable, *check[1:2], code], check=False, stderr=-1, timeout=60).returncode
 
 

@@ -252,7 +252,7 @@ def test_added_partitions_and_times_that_no_date_has_are_shown(context: Any, kaf
         ):
             expect_text(records, shown_time)
         admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers, "log_level": 0})
-        admin.create_partitions([NewPartitions("a", 5)])["a"].result(20)
+        admin.create_partitions([NewPartitions("a", 5)])["a"].result(60)
         expect(partitions).to_have_count(5, timeout=PATIENCE_MS)
         assert part(page, "partition").input_value() == "1", "the choice stays"
         kafka.delete_topic("a")

@@ -37,7 +37,7 @@ class WireMember:
         self.connect()
 
     def connect(self) -> None:
-        self.socket = socket.create_connection(self._address, timeout=20)
+        self.socket = socket.create_connection(self._address, timeout=60)
         self._open.append(self.socket)
         self._frames = FrameBuffer()
 
