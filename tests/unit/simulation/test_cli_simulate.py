@@ -30,26 +30,6 @@ def simulated(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]
     return result
 
 
-def test_json_has_every_key(capsys: pytest.CaptureFixture[str]) -> None:
-    result = simulated(capsys, "--seed", "3")
-    assert result["scenario"] == "steady"
-    assert result["seed"] == 3
-    assert result["converged"] is True
-    assert result["violations"] == []
-    assert len(result["digest"]) == 32
-    for key in ("members", "partitions", "events", "heartbeats"):
-        assert isinstance(result[key], int)
-        assert result[key] > 0
-    assert result["rebalances"] >= 0
-    assert result["virtual_seconds"] > result["wall_seconds"] > 0
-
-
-def test_the_same_seed_gives_the_same_run_and_another_one_another(capsys: pytest.CaptureFixture[str]) -> None:
-    first, again, other = (simulated(capsys, "--seed", seed)["digest"] for seed in ("1", "1", "2"))
-    assert first == again
-    assert first != other
-
-
 def test_options_and_settings_reach_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     result = simulated(capsys, "--members", "3", "--partitions", "40")
     assert (result["members"], result["partitions"]) == (3, 40)
@@ -104,21 +84,6 @@ def test_trace_and_report_are_written(capsys: pytest.CaptureFixture[str], tmp_pa
     text = page.read_text()
     assert text.lstrip().lower().startswith("<!doctype html>")
     assert "http://" not in text.replace("http://www.w3.org", "")
-
-
-def test_an_interrupted_run_leaves_the_earlier_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    trace = tmp_path / "run.parquet"
-    trace.write_bytes(b"whole")
-    monkeypatch.setattr("fencepost.simulation.cli.simulate.run", interrupted)
-    assert main([*SHORT, "--trace", str(trace)]) == 130
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"whole"]
-
-
-def test_a_traced_run_has_the_digest_of_an_untraced_one(capsys, tmp_path: Path):
-    assert simulated(capsys)["digest"] == simulated(capsys, "--trace", str(tmp_path / "t.parquet"))["digest"]
 
 
 def test_a_violation_is_shown_and_gives_exit_1(capsys, monkeypatch):

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import textwrap
 import tomllib
 
 import pytest
@@ -10,9 +9,9 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.run import plan_of
 from fencepost.simulation.scenarios.load import DEFAULT, LIBRARY, library, load, load_any, loads
-from fencepost.simulation.scenarios.scenario import GrowTopic, Loss, Scenario
+from fencepost.simulation.scenarios.scenario import GrowTopic, Scenario
 from fencepost.simulation.scenarios.toml_text import toml_text
-from fencepost.simulation.scenarios.values import Duration, Moment
+from fencepost.simulation.scenarios.values import Duration
 
 BASE = 'duration = "5m"\n[[topics]]\nname = "orders"\npartitions = 6\n'
 
@@ -41,35 +40,6 @@ def test_a_file_is_loaded_by_its_path(tmp_path):
     path.write_text(BASE)
     assert load(path).name == "mine"
     assert load(str(path)).partitions == 6
-
-
-def test_what_a_file_says_is_what_the_scenario_holds():
-    scenario = loads(
-        BASE
-        + textwrap.dedent(
-            """
-            [config]
-            "group.consumer.session.timeout.ms" = 50000
-            [[steps]]
-            kind = "grow-topic"
-            at = "10%"
-            name = "orders"
-            partitions = 9
-            [[faults]]
-            kind = "loss"
-            every = "30s"
-            from = "20s"
-            until = "80%"
-            probability = 0.5
-            """
-        )
-    )
-    assert scenario.config == {"group.consumer.session.timeout.ms": 50000}
-    (step,) = scenario.steps
-    assert step == GrowTopic(at=Moment(share=0.1), name="orders", partitions=9)
-    (fault,) = scenario.faults
-    assert isinstance(fault, Loss)
-    assert (fault.start, fault.until, fault.probability) == (Moment(20_000_000), Moment(share=0.8), 0.5)
 
 
 MISTAKES = {
