@@ -102,6 +102,19 @@ def test_a_timer_that_could_not_write_runs_again_after_half_a_second(scene: Any)
     assert "A" not in scene.group.members
 
 
+def test_so_does_the_one_of_a_member_that_does_not_let_go(scene: Any) -> None:
+    scene.join("A", rebalance_timeout_ms=10_000)
+    scene.join("B")
+    scene.beat("A", 2)
+    runtime = scene.runtime
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    assert scene.after(10_000) == []
+    scene.runtime = runtime
+    assert scene.after(499) == []
+    assert len(scene.after(1)) == 1
+    assert list(scene.group.members) == ["B"]
+
+
 def test_a_heartbeat_meanwhile_saves_the_member(scene: Any) -> None:
     scene.join("A")
     runtime = scene.runtime
