@@ -85,3 +85,11 @@ def test_it_may_leave_twice(scene: Any) -> None:
     scene.beat("A", -2, instance_id="i")
     assert scene.beat("A", -2, instance_id="i").member_epoch == -2
     assert scene.join("B", instance_id="i").member_epoch == 2
+
+
+def test_a_member_that_changes_its_instance_id_frees_the_old_one(scene: Any) -> None:
+    scene.join("A", instance_id="i")
+    assert scene.join("A", instance_id="j").member_epoch == 2
+    assert dict(scene.group.static_members) == {"j": "A"}
+    assert scene.holds("A")[2] == {"x": (0, 1, 2, 3)}
+    assert scene.join("B", instance_id="i").member_epoch == 3
