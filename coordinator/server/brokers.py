@@ -8,6 +8,7 @@ import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
 
@@ -28,7 +29,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
-from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server import listener_config
 from fencepost.coordinator.server.admin_apis import create_internal_topics
@@ -154,9 +155,13 @@ class Brokers:
     async def start(self) -> None:
         """Load the groups and listen.
 
-        :raises EnvironmentLacks: if a port is taken or not allowed, or the host is not one of this machine.
+        :raises EnvironmentLacks: if a port is taken or not allowed, the host is not one of this machine, or a
+            library is missing.
         :raises InconsistentRecord: if the journal is broken.
         """
+        for library in ("cramjam", "crc32c", "kio"):
+            if find_spec(library) is None:
+                raise EnvironmentLacks(f"a broker needs {library}: pip install 'fencepost[embedded]'")
         self._closed = False
         load_first_answers()
         load_checksum()

@@ -125,9 +125,6 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         :raises EnvironmentLacks: if it can't listen on a port, a library is missing, or the broker of the
             trace's topic does not respond.
         """
-        for library in ("cramjam", "crc32c", "kio"):
-            if find_spec(library) is None:
-                raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[embedded]'")
         if self._trace_topic is not None and find_spec("aiokafka") is None:
             raise EnvironmentLacks("trace_topic needs aiokafka: pip install 'fencepost[kafka]'")
         super().start()

@@ -10,12 +10,17 @@ from fencepost.coordinator.codec.offsets import CommittedPartition
 from fencepost.coordinator.codec.transactions import TxnOffsetCommitCall
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol import consumer, offsets, transactions
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
+from fencepost.coordinator.protocol.errors import (
+    EnvironmentLacks,
+    ErrorCode,
+    FencepostError,
+    ProtocolError,
+)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.refusals import refusal
-from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.brokers import Broker, Brokers
 from fencepost.coordinator.server.transaction_apis import offset_commit
 from fencepost.coordinator.transactions.states import TransactionState
 from tests.waiting import until
@@ -240,3 +245,12 @@ async def test_a_timer_that_is_not_due_yet_goes_off_at_its_time_by_the_moved_clo
     log = brokers.cluster.log(brokers.cluster.image.by_name["orders"], 0)
     async with asyncio.timeout(20):
         await until(lambda: log.high_watermark == 1)
+
+
+@pytest.mark.parametrize("library", ["cramjam", "crc32c", "kio"])
+async def test_a_library_that_is_missing_is_named(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fencepost.coordinator.server.brokers.find_spec", lambda name: None if name == library else name
+    )
+    with pytest.raises(EnvironmentLacks, match=rf"a broker needs {library}: pip install 'fencepost\[emb"):
+        await Broker({"orders": 1}).start()
