@@ -3,7 +3,7 @@
 Each process of pytest adds a token to a variable of its environment. All programs below it inherit that, also
 through other programs and in sessions of their own. It starts a guard, which is this file as a program. If
 the process ends and has not ended its guard (SIGKILL, a crash, the watchdog), the guard kills all programs
-that carry the token.
+that carry the token. macOS hides the environment of its own programs, such as `sh` and `sleep`: they stay.
 """
 
 from __future__ import annotations

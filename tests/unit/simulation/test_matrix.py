@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.judge.base import FindingReporter
-from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.kernel.observers import RAISED, Violation
 from fencepost.simulation.lab.mutation import matrix
 from fencepost.simulation.lab.mutation.blind import BLIND, BlindJudge
 from fencepost.simulation.lab.mutation.judge import healthy_runs, runs_for
@@ -34,6 +36,12 @@ def test_the_matrix_of_the_repository_shows_each_known_bug_and_has_no_false_alar
     assert healthy.keys() <= set(library_names())
     assert {len(row.runs) for row in healthy.values()} == {30}
     assert not [row.name for row in healthy.values() if row.found]
+
+
+def test_the_matrix_of_the_repository_names_rules_that_exist():
+    keys = {key for row in matrix.read_matrix(MATRIX) for key in row.found if not key.startswith(RAISED)}
+    for module, _, rule in {key.rpartition(" ")[2].partition(":") for key in keys}:
+        attrgetter(rule)(import_module(f"fencepost.simulation.{module}"))
 
 
 def test_a_finding_has_the_rule_that_yields_it():

@@ -22,15 +22,16 @@ from tests.waiting import until
 ROOT = Path(__file__).parents[3]
 CONFTEST = "from tests.conftest import processes, pytest_configure"
 TEST = """
-    import json, os, pathlib, subprocess, time
+    import json, os, pathlib, subprocess, sys, time
     from tests.orphans import shared_by_the_run
 
+    SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
+    STARTS = f"import subprocess; print(subprocess.Popen({SLEEPS}).pid, flush=True); {SLEEPS[2]}"
+
     def test_that_never_ends(processes):
-        sleeping = ["sh", "-c", "sleep 600 & echo $!; wait"]
-        pipe = subprocess.PIPE
-        own = subprocess.Popen(sleeping, stdout=pipe, start_new_session=True)
+        own = subprocess.Popen([*SLEEPS[:2], STARTS], stdout=subprocess.PIPE, start_new_session=True)
         with shared_by_the_run():
-            shared = subprocess.Popen(["sleep", "600"])
+            shared = subprocess.Popen(SLEEPS)
         pids = {"run": os.getppid(), "worker": os.getpid(), "own": own.pid}
         pids |= {"grandchild": int(own.stdout.readline()), "shared": shared.pid}
         written = pathlib.Path("written")
