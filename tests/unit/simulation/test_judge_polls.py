@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.simulation.judge.polls import PollConsequences
 from fencepost.simulation.judge.records import Records
 from fencepost.simulation.judge.retries import Retries
+from fencepost.simulation.kafka.member import MemberHost
 from fencepost.simulation.kafka.requests import OffsetsSince
 from tests.unit.simulation.member_worlds import CODES, History, rows
 
@@ -213,10 +214,13 @@ class Retried(History):
         self.send(at_us, SyncGroupRequest(group_id="g", member_id="m", generation=3), "sync")
 
     def since(self, at_us: int, attempts: str, every_ms: str) -> None:
-        """Offsets of ever another time are searched for."""
+        """A simulated member searches for offsets of ever another time."""
+        host: Any = SimpleNamespace(name="m")
         for attempt in range(int(attempts)):
-            now_us = at_us + attempt * int(every_ms) * 1_000
-            self.judge.on_member_lookup("m", OffsetsSince((P0,), since_us=attempt), now_us)
+            loop = SimpleNamespace(now_us=at_us + attempt * int(every_ms) * 1_000)
+            hooks = {"on_member_lookup": [self.judge.on_member_lookup]}
+            host.world = SimpleNamespace(hooks=hooks, loop=loop)
+            MemberHost._looks_up(host, OffsetsSince((P0,), since_us=attempt))
 
 
 RETRIES = """

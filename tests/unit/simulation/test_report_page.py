@@ -291,7 +291,7 @@ def test_durations_are_readable(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.umask(0o027)
     try:
         write_page(tmp_path / "page.html", "one")
@@ -303,8 +303,11 @@ def test_a_page_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(FencepostError, match="cannot be written"):
         write_page(tmp_path / "folder", "three")
-    with pytest.raises(UnicodeEncodeError):
-        write_page(tmp_path / "page.html", "\udc80")
+    write_page(tmp_path / "page.html", "\udc80")
+    assert (tmp_path / "page.html").read_text() == "\\udc80"
+    monkeypatch.setattr(Path, "replace", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        write_page(tmp_path / "page.html", "four")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "page.html"]
 
 
