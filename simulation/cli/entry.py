@@ -46,6 +46,9 @@ EXTRAS = {
 }
 """The extra that installs each library that the core installation does not have."""
 
+_EXTRA_OF_COMMAND = {"chaos": "kafka", "compare": "all", "conform": "kafka", "proxy": "control"}
+"""The extra of each command that needs more than `embedded`, whichever library it misses first."""
+
 COMMAND_BEGAN: ContextVar[float] = ContextVar("COMMAND_BEGAN")
 """The time at which a command began, before it imported anything, in seconds of `time.monotonic`."""
 
@@ -239,6 +242,8 @@ def _called(name: str, words: list[str]) -> int:
         if library not in EXTRAS:
             raise
         extra = EXTRAS[library]
+        if extra != "spark":
+            extra = _EXTRA_OF_COMMAND.get(name, extra)
         return _complain(
             name, f"needs {library}, which is not installed: pip install 'fencepost[{extra}]'", 3
         )

@@ -122,7 +122,9 @@ def _explained(text: str, taken: type[msgspec.Struct]) -> str:
     if text.startswith("Object contains unknown field `"):
         otherwise = f"it takes {', '.join(names)}" if names else "it takes none"
         return f"{text}; {suggestion(text.split('`')[1], names, otherwise)}"
-    if text.startswith(("JSON is malformed", "Input data was truncated")):
+    if text == "Input data was truncated":  # also of text that ends soon after half a surrogate pair
+        text = "JSON is malformed: it ends too early, or with half of a surrogate pair"
+    if text.startswith("JSON is malformed"):
         return f"{text}; expected a JSON object with {', '.join(names) or 'nothing in it'}"
     return text
 

@@ -298,8 +298,10 @@ def _timelines(
         return "\n".join(
             map(str, write_timelines(rows, folder, title, verdict, names, taken=taken, whole=whole))
         )
-    except (OSError, FencepostError) as error:
+    except FencepostError as error:
         return f"it could not be written: {error}"
+    except OSError as error:
+        return f"{folder} could not be written: {(error.strerror or type(error).__name__).lower()}"
 
 
 def _folder(config: pytest.Config) -> Path | None:

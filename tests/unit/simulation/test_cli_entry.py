@@ -102,6 +102,18 @@ def test_a_missing_extra_is_named(module, extra, register, capsys):
     assert f"pip install 'fencepost[{extra}]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "extra"), [("proxy 127.0.0.1:1", "control"), ("conform", "kafka")])
+def test_the_extra_of_a_command_brings_all_that_it_needs(
+    words: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lacking(*_: object) -> int:
+        raise ModuleNotFoundError("No module named 'kio'", name="kio")
+
+    monkeypatch.setattr("fencepost.simulation.cli.arguments.call", lacking)
+    assert main(words.split()) == 3
+    assert f"needs kio, which is not installed: pip install 'fencepost[{extra}]'" in capsys.readouterr().err
+
+
 def test_a_module_of_ours_that_is_missing_is_a_defect(register: Callable[[Callable[..., int]], None]) -> None:
     def probe() -> int:
         raise ModuleNotFoundError("No module named 'fencepost.x'", name="fencepost.x")

@@ -179,7 +179,7 @@ def test_timelines_do_not_take_each_other_s_place(run_pytest: Runs) -> None:
 def test_a_folder_that_cannot_be_written_is_told(run_pytest: Runs) -> None:
     (run_pytest.folder / "taken").write_text("")
     printed = run_pytest(FAILING, "--kafka-trace-dir", "taken", "-k", "test_fails")
-    assert "it could not be written" in printed
+    assert "taken could not be written: file exists" in printed
     assert outcomes(printed)["failed"] == 2
 
 
