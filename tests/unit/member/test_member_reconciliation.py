@@ -370,6 +370,18 @@ def test_lookups_of_names_back_off(rig: MakeRig) -> None:
     assert 9 <= asked <= 15
 
 
+def test_a_new_topic_does_not_wait_until_others_are_looked_up_again(rig: MakeRig) -> None:
+    r = rig()
+    r.auto_names = False
+    r.join("foo", "bar")
+    r.answer(2, {FOO: (0,)})
+    r.names(r.one(actions.ResolveTopicNames), {})
+    assert r.pending(actions.ResolveTopicNames) == []
+    r.answer(2, {FOO: (0,), BAR: (0,)})
+    r.names(r.one(actions.ResolveTopicNames), {BAR: "bar"})
+    assert r.callback().partitions == (BAR_0,)
+
+
 def test_a_lookup_of_names_that_fails_is_tried_again(rig: MakeRig) -> None:
     r = rig()
     r.auto_names = False
