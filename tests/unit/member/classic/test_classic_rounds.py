@@ -70,6 +70,21 @@ def test_it_joins_in_a_poll_only(new_rig) -> None:
     assert rig.sent == [], "while it waits the coordinator waits with it"
 
 
+def test_a_round_that_was_wanted_before_its_join_is_that_one(new_rig) -> None:
+    rig = new_rig()
+    rig.stable(0)
+    rig.poll(p0=6)
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    rig.do(rig.member.rejoin(rig.now))
+    rig.poll()
+    rig.take(classic.JoinGroupRequest)
+    rig.joined(2)
+    rig.take(classic.SyncGroupRequest)
+    rig.synced(0)
+    assert rig.sent == []
+    assert rig.member.is_settled
+
+
 def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
     rig = new_rig(RangeAssignor())
     rig.subscribe()
