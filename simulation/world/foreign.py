@@ -86,7 +86,7 @@ def foreign_calls(module: ModuleType, *, may_block: bool) -> Iterator[ForeignCal
 
 
 class ForeignImports:
-    """A finder of modules that calls back when one with foreign calls has been loaded.
+    """A finder of modules that calls back when one with foreign calls, or numpy's generator, has been loaded.
 
     A program may import a library in the middle of a run, and use it at once.
     """
@@ -97,8 +97,8 @@ class ForeignImports:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what other finders find, for modules with foreign calls."""
-        if name not in _FOREIGN:
+        """Return what other finders find, for the modules to watch."""
+        if name not in _FOREIGN and name != "numpy.random":
             return None
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)

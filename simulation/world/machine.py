@@ -61,10 +61,14 @@ class Machine:
 
     def seed_generators(self) -> None:
         """Seed the generators that all modules share: Python's, and numpy's if it is there."""
-        seed = self.seeds.getrandbits(64)
-        random.seed(seed)
+        self.shared_seed = self.seeds.getrandbits(64)
+        random.seed(self.shared_seed)
+        self.seed_numpy()
+
+    def seed_numpy(self) -> None:
+        """Seed numpy's shared generator, which a program may import in the middle of a run."""
         if (generator := numpy_generator()) is not None:
-            generator.seed(seed % 2**32)
+            generator.seed(self.shared_seed % 2**32)
 
     def connect_sqlite(self, connect: Any, *args: Any, **options: Any) -> sqlite3.Connection:
         """Return a new connection to a database."""
@@ -98,8 +102,8 @@ class Machine:
 
 
 def numpy_generator() -> Any:
-    """Return the module with numpy's shared generator; None if nothing has imported numpy."""
-    return getattr(sys.modules.get("numpy"), "random", None)
+    """Return the module with numpy's shared generator; None if nothing has imported it."""
+    return sys.modules.get("numpy.random")
 
 
 MACHINES: list[Machine] = []

@@ -507,7 +507,9 @@ class _References:
                 self.methods.append((call.owner, call.name, substitute))
 
     def imported(self, module: ModuleType) -> None:
-        """Refuse the calls of a module that a program has imported in the run."""
+        """Refuse the calls of a module that a program has imported in the run, or seed its generator."""
+        if module is numpy_generator():
+            MACHINES[-1].seed_numpy()
         self._seen.add(module.__name__)
         known = len(self.found), len(self.methods)
         self.refuse_foreign(module)

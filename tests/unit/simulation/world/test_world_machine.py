@@ -15,6 +15,7 @@ import socket
 import sqlite3
 import ssl
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -52,6 +53,20 @@ async def _seen() -> list[Any]:
     )
     texts = time.ctime(), time.asctime(), time.ctime(0), time.asctime(time.gmtime(0))
     return [times, (*now, *texts), draws, os.getpid(), socket.gethostname()]
+
+
+async def _imports_and_draws() -> float:
+    import numpy.random
+
+    return float(numpy.random.rand())
+
+
+def test_numpy_follows_the_seed_also_if_a_program_imports_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = virtually(_imports_and_draws, seed=7)
+    for name in [each for each in sys.modules if each.startswith("numpy.random")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(numpy, "random")
+    assert virtually(_imports_and_draws, seed=7) == known
 
 
 def test_clocks_and_randomness_are_those_of_the_seed() -> None:
