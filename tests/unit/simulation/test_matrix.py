@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import Counter
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ from fencepost.simulation.lab.mutation.blind import BLIND, BlindJudge
 from fencepost.simulation.lab.mutation.judge import healthy_runs, runs_for
 from fencepost.simulation.lab.mutation.matrix import MatrixRow, differences, known_row, without
 from fencepost.simulation.lab.mutation.score import chosen_mutants
+from fencepost.simulation.mutants.automatic import CORES
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
@@ -36,6 +38,10 @@ def test_the_matrix_of_the_repository_shows_each_known_bug_and_has_no_false_alar
     assert healthy.keys() <= set(library_names())
     assert {len(row.runs) for row in healthy.values()} == {30}
     assert not [row.name for row in healthy.values() if row.found]
+    random = [row for row in rows if row.kind == "automatic"]
+    assert Counter(row.core for row in random) == {**dict.fromkeys(CORES, 60), **matrix.SAMPLE}
+    assert sum(bool(matrix.by_rule(row, blind=False)) for row in random) >= 300
+    assert sum(bool(matrix.by_rule(row, blind=True)) for row in random) >= 100
 
 
 def test_the_matrix_of_the_repository_names_rules_that_exist():
