@@ -135,7 +135,7 @@ def spark_session(
             try:
                 session, gateway = _start(master, Path(scratch), settings or {}, archive)
             except EnvironmentLacks:
-                release()  # SIGTERM of a whole process group also ends the JVM, so that it is missing here
+                release()  # a system that stops all processes of a service also ends the JVM
                 raise
         try:
             release()
@@ -303,8 +303,9 @@ def _start(
     uses = archive is not None and archive.path.is_file()
     with _environment(master, archive), log.open("wb") as output:
         try:
+            # A process group of its own: SIGTERM to ours is for us to handle. Its stdin ends it with us.
             gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
-                conf, popen_kwargs={"stdout": output, "stderr": output}
+                conf, popen_kwargs={"stdout": output, "stderr": output, "process_group": 0}
             )
         except PySparkRuntimeError as error:
             raise EnvironmentLacks(f"Spark did not start: {_reason(log)}") from error

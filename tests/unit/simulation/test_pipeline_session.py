@@ -159,6 +159,25 @@ def test_an_interrupt_while_spark_starts_or_ends_is_told(
         os.kill(int(done.stdout), 0)
 
 
+GROUP_TERMINATED = """
+import os, signal
+from fencepost.simulation.pipeline import session
+
+with session.spark_session("local[1]") as spark:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.killpg(0, signal.SIGTERM)
+    print(spark.range(3).selectExpr("sum(id)").first()[0])
+"""
+
+
+@pytest.mark.real
+@pytest.mark.processes
+def test_sigterm_of_the_process_group_leaves_the_jvm_to_this_process() -> None:
+    command = [sys.executable, "-c", GROUP_TERMINATED]
+    ended = subprocess.run(command, capture_output=True, text=True, start_new_session=True, check=False)
+    assert (ended.stdout, ended.returncode) == ("3\n", 0), ended.stderr
+
+
 JVM_ENDS = """
 import contextlib, os, signal, sys
 from pyspark import SparkContext
@@ -193,7 +212,7 @@ sys.exit(main(["analyze", "trace.parquet", "--json"]))
 @pytest.mark.parametrize(
     ("how", "code", "told"),
     [
-        ("interrupted", 143, STOPPING),  # as `timeout` does: it ends the JVM as well
+        ("interrupted", 143, STOPPING),  # as a system does that stops all processes of a service
         (
             "alone",
             3,
