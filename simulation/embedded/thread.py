@@ -66,6 +66,8 @@ class LoopThread:
         self._pid = 0
         self._has_run = False
         self._submitting = threading.Lock()
+        self._submitted: set[concurrent.futures.Future[Any]] = set()
+        """What is not done yet."""
 
     @classmethod
     def running(cls, name: str, what: str) -> LoopThread:
@@ -99,8 +101,8 @@ class LoopThread:
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
         """End the loop and the thread; callers that wait for a result get an error.
 
-        `last` runs on the loop before that, after it stopped accepting work: no caller meets what `last` has
-        closed.
+        `last` runs on the loop before that, after all work was refused or cancelled: no caller meets what
+        `last` has closed.
         """
         if not self.is_running:
             return
@@ -109,6 +111,8 @@ class LoopThread:
             self._has_run = True
         if loop is None or self._thread is None:
             return
+        for each in tuple(self._submitted):
+            each.cancel()  # on the loop, before `last` begins
         try:
             if last is not None:
                 asyncio.run_coroutine_threadsafe(last(), loop).result()
@@ -145,7 +149,10 @@ class LoopThread:
         if self.is_running:  # checked before the lock, which a fork may have copied while it was held
             with self._submitting:
                 if self._loop is not None:
-                    return asyncio.run_coroutine_threadsafe(work, self._loop)
+                    future = asyncio.run_coroutine_threadsafe(work, self._loop)
+                    self._submitted.add(future)
+                    future.add_done_callback(self._submitted.discard)
+                    return future
         work.close()
         raise self.not_running()
 

@@ -20,6 +20,7 @@ import pytest
 
 from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.embedded.thread import LoopThread
 from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = pytest.mark.real
@@ -71,6 +72,32 @@ def test_threads_that_produce_while_it_ends_are_told_so() -> None:
     for _ in range(20):
         kafka = EmbeddedKafka(topics=["orders"])
         ask_until_it_ends(kafka, functools.partial(kafka.produce, "orders", "x"), threads=2)
+
+
+def test_no_work_meets_what_its_loop_closes_last() -> None:
+    closed: list[str] = []
+    met: list[str] = []
+    goes_on = threading.Event()
+
+    async def work() -> None:
+        while True:
+            met.extend(closed)
+            goes_on.set()
+            await asyncio.sleep(0)
+
+    async def close() -> None:
+        closed.append("closed")
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    thread = LoopThread("works")
+    thread.start()
+    future = thread.submit(work())
+    assert goes_on.wait(60)
+    thread.stop(close)
+    with pytest.raises(FencepostError, match="this Kafka has stopped"):
+        thread.result(future)
+    assert (closed, met) == (["closed"], [])
 
 
 def test_a_group_and_what_awaits_follow_a_kafka_that_is_started_again(tmp_path: Path) -> None:
