@@ -67,7 +67,7 @@ class LoopThread:
         self._has_run = False
         self._submitting = threading.Lock()
         self._submitted: set[concurrent.futures.Future[Any]] = set()
-        """What is not done yet."""
+        """Work that is not done yet."""
 
     @classmethod
     def running(cls, name: str, what: str) -> LoopThread:
