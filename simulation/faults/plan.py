@@ -231,9 +231,15 @@ def _step_entries(
         times = _spread(step.at, step.over, step.times, length)
         return [PlannedEvent(at_us=t, kind=FaultKind.OPERATE, name=step.request) for t in times]
     if isinstance(step, s.CreateTopic):
-        rate = step.records_per_second
-        common = {"name": step.name, "partitions": step.partitions}
-        return [PlannedEvent(at_us=at, kind=FaultKind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
+        return [
+            PlannedEvent(
+                at_us=at,
+                kind=FaultKind.CREATE_TOPIC,
+                name=step.name,
+                partitions=step.partitions,
+                records_per_second=step.records_per_second,
+            )
+        ]
     if isinstance(step, s.GrowTopic):
         return [PlannedEvent(at_us=at, kind=FaultKind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
     assert isinstance(step, s.DeleteTopic)

@@ -103,7 +103,7 @@ class Joiner:
 
 @pytest.fixture
 async def joiners(world: World) -> AsyncIterator[list[Joiner]]:
-    """Two static members and a dynamic one, of a group that nobody has joined."""
+    """Two static members and a dynamic one, which have not joined their group yet."""
     world.topic()  # the coordinator is loaded
     host, port = world.servers.split(":")
     connections = [await BrokerConnection.open(host, int(port), "joiner", 60) for _ in range(3)]

@@ -107,7 +107,7 @@ def test_a_test_that_catches_everything_is_ended_with_its_process(limited: Runs)
     assert "in test_that_never_ends" in printed
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the time")
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere such waiting is not known")
 def test_a_test_that_waits_for_a_processor_has_more_time(limited: Runs) -> None:
     tests = """
         import os, subprocess, sys, pytest
