@@ -111,7 +111,7 @@ class LoopThread:
             self._has_run = True
         if loop is None or self._thread is None:
             return
-        for each in tuple(self._submitted):
+        for each in self._submitted.copy():  # in one step: other threads remove what is done
             each.cancel()  # on the loop, before `last` begins
         try:
             if last is not None:
