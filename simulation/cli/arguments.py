@@ -169,11 +169,12 @@ def writable_files(files: Mapping[str, Path | None], *, read: str | Path | None 
 
     :raises FencepostError: if a file cannot be written, or must not be overwritten.
     """
-    taken = {} if read is None else {Path(read).resolve(): "read"}
+    taken = {} if read is None else {os.path.realpath(read): "read"}
     for option, path in files.items():
         if path is None:
             continue
-        if (other := taken.setdefault(path.resolve(), f"written by {option}")) != f"written by {option}":
+        written = f"written by {option}"
+        if (other := taken.setdefault(os.path.realpath(path), written)) != written:
             raise FencepostError(f"{option} {path}: is also {other}, expected another file")
         writable_file(path, option)
 

@@ -19,7 +19,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
         yield path
         return
-    path = path.resolve()
+    path = Path(os.path.realpath(path))  # `resolve` fails for links in a circle
     hidden = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         yield hidden

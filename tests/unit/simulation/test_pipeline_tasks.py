@@ -264,6 +264,8 @@ def test_a_link_stays_and_a_pipe_is_written_to(tmp_path: Path) -> None:
     write_whole(tmp_path / "link", "by a link")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "a").read_text() == "by a link"
+    (tmp_path / "circle").symlink_to("circle")
+    write_whole(tmp_path / "circle", "in its place")
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
     try:
@@ -271,7 +273,7 @@ def test_a_link_stays_and_a_pipe_is_written_to(tmp_path: Path) -> None:
         assert os.read(reading, 100) == b"through a pipe"
     finally:
         os.close(reading)
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "link", "pipe"}
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "circle", "link", "pipe"}
 
 
 @pytest.mark.processes
