@@ -1,4 +1,4 @@
-"""Handling of Ctrl-C and SIGTERM: a run ends between two steps, and work that must be completed is
+"""Handling of signals that end a process: a run ends between two steps, and work that must be completed is
 completed."""
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ if TYPE_CHECKING:
 STOPPING: Final = "stopping: ending Spark, if it runs, takes some seconds"
 
 
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """Return the signals that end a process: Ctrl-C, SIGTERM, and SIGHUP of a terminal that closes.
+
+    If SIGHUP is ignored, as `nohup` does, it is left out.
+    """
+    hangs_up = hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hangs_up else []))
+
+
 @contextlib.contextmanager
 def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
-    """Hold back SIGINT and SIGTERM while the loop runs: the first signal only stops the loop.
+    """Hold back signals that end the process while the loop runs: the first one only stops the loop.
 
     Inside a step, simulated code would take the exception for its own failure.
 
@@ -44,7 +53,7 @@ def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
             before[number](number, None)
 
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in ending_signals():
             if callable(handler := signal.getsignal(number)):
                 before[number] = handler
                 signal.signal(number, hear)
@@ -58,7 +67,7 @@ def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
 
 @contextlib.contextmanager
 def told_at_once(line: str) -> Iterator[None]:
-    """Write that line to stderr at the first Ctrl-C or SIGTERM, and then run the original handler."""
+    """Write that line to stderr at the first signal to end, and then run the original handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -85,7 +94,7 @@ def told_at_once(line: str) -> Iterator[None]:
             if signal.getsignal(number) is tell:
                 signal.signal(number, handler)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         if callable(handler := signal.getsignal(number)):
             before[number] = handler
             signal.signal(number, tell)
@@ -145,6 +154,12 @@ def interrupt_handler_kept() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def leave_signals_to_parent() -> None:
+    """Ignore in a forked process what reaches its whole group: the parent decides, and may send SIGTERM."""
+    for number in ending_signals():
+        signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
 
 
 def die_with_parent() -> None:

@@ -99,7 +99,7 @@ def campaign(
         spec = msgspec.structs.replace(spec, time_limit_s=seconds_of(time_limit, "--time-limit"))
     check_can_start(master)
     writable_results(out, report)
-    with told_at_once(f"{STOPPING}; continue with --resume"):
+    with told_at_once(f"{STOPPING}; finished runs are kept: continue with --resume"):
         result = carry_out(
             spec,
             master=master,

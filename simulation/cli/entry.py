@@ -2,8 +2,8 @@
 
 Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand imports
 only what it needs. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
-usage or input, 3 the environment lacks something; 130, 143 and 141, as shells have it, for Ctrl-C, for
-SIGTERM and for a reader that closed the pipe.
+usage or input, 3 the environment lacks something; 130, 143, 129 and 141, as shells have it, for Ctrl-C, for
+SIGTERM, for SIGHUP and for a reader that closed the pipe.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from types import CodeType
 from typing import TextIO
 
 from fencepost.coordinator.reading import visible
 from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
+from fencepost.simulation.interrupts import ending_signals
 
 USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (
@@ -62,24 +63,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _open_closed_streams()
     _write_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    with _terminated_like_interrupted() as is_terminated, _interrupted_again_if_lost():
+    with _terminated_like_interrupted() as came, _interrupted_again_if_lost():
         try:
             return _run_words(words)
         except KeyboardInterrupt:
-            return 143 if is_terminated() else 130
+            return 128 + (came or [signal.SIGINT])[0]
 
 
 @contextlib.contextmanager
-def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
-    """Treat SIGTERM like Ctrl-C, so that unfinished work is cleaned up. Commands may have their own
-    handlers."""
-    if (
-        threading.current_thread() is not threading.main_thread()
-        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
-    ):
-        yield lambda: False
-        return
+def _terminated_like_interrupted() -> Iterator[list[int]]:
+    """Treat other signals that end a process like Ctrl-C, so that unfinished work is cleaned up. Yield those
+    that came. Commands may have their own handlers."""
     came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
 
     def terminate(number: int, _: object) -> None:
         came.append(number)
@@ -87,11 +85,14 @@ def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGTERM, terminate)
+    treated = [each for each in ending_signals() if signal.getsignal(each) is signal.SIG_DFL]
+    for number in treated:
+        signal.signal(number, terminate)
     try:
-        yield lambda: bool(came)
+        yield came
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in treated:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_result
 from fencepost.simulation.cli.terminal import Terminal
+from fencepost.simulation.interrupts import ending_signals, told_at_once
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.report.model import NONE
 
@@ -37,6 +38,7 @@ SHOWN: Final = 12
 
 _COUNTS: Final = ("heartbeats", "epochs", "settled", "removed", "commits", "violations")
 _HEADINGS: Final = ("from", "group", *_COUNTS)
+_STOPPING: Final = "stopping: the tables come next; a second signal ends at once, the same --out continues"
 
 
 @Parameter(name="*")
@@ -85,7 +87,7 @@ def follow_topic(options: FollowOptions, *, master: str, report: Path | None, js
         folder.stat()  # a path that the system refuses is refused before brokers are asked
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with _stop_requested() as stop, contextlib.ExitStack() as display:
+    with _stop_requested() as stop, told_at_once(_STOPPING), contextlib.ExitStack() as display:
         followed = follow(
             kafka,
             topic,
@@ -122,8 +124,7 @@ class _Afterwards(Progress):
 
 @contextlib.contextmanager
 def _stop_requested() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C or SIGTERM sets, to end following; another signal ends
-    everything."""
+    """Yield an event that the first signal to end sets, to end following; another one ends everything."""
     stop = threading.Event()
     before: dict[signal.Signals, object] = {}
 
@@ -135,7 +136,7 @@ def _stop_requested() -> Iterator[threading.Event]:
         for number, handler in before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` returned it
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ending_signals():
         before[number] = signal.signal(number, ask)
     try:
         yield stop

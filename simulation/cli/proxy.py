@@ -64,7 +64,7 @@ def proxy(
     and `fencepost ready control http://HOST:PORT`. Requests to the control API need the token in the
     environment variable FENCEPOST_CONTROL_TOKEN, if there is one.
 
-    SIGTERM or Ctrl-C ends it with exit code 0.
+    SIGTERM, SIGHUP or Ctrl-C ends it with exit code 0.
     """
     from fencepost.simulation.control.serving import controlled
     from fencepost.simulation.lab.proxy.kafka_proxy import KafkaProxy

@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import gc
 import os
-import signal
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
@@ -34,6 +33,7 @@ from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.cli.arguments import Json, TraceConfig, key_values, within
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
+from fencepost.simulation.interrupts import ending_signals
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.brokers import Brokers
@@ -132,7 +132,7 @@ def serve(*, given: ServeOptions = ServeOptions(), json: Json = False) -> int:
     says `fencepost ready control http://HOST:PORT`. Requests to the control API need the token in the
     environment variable FENCEPOST_CONTROL_TOKEN, if there is one.
 
-    SIGTERM or Ctrl-C ends it with exit code 0. Without --journal, all data is in memory and is lost.
+    SIGTERM, SIGHUP or Ctrl-C ends it with exit code 0. Without --journal, all data is in memory and is lost.
     """
     _require("kio")
     from fencepost.coordinator.server.brokers import Brokers
@@ -358,11 +358,11 @@ def _settings(words: Sequence[str], *, is_quick: bool) -> BrokerConfig:
 
 
 async def until_stopped(serving: Coroutine[Any, Any, None]) -> None:
-    """Serve until SIGTERM or SIGINT, then close."""
+    """Serve until a signal ends the process, then close."""
     atexit.register(gc.freeze)  # a last garbage collection of all that clients left would take a second
     loop = asyncio.get_running_loop()
     server = asyncio.ensure_future(serving)
-    signals = (signal.SIGINT, signal.SIGTERM)
+    signals = ending_signals()
     for number in signals:
         loop.add_signal_handler(number, server.cancel)
     try:

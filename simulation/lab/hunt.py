@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import signal
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeAlias, TypeVar
@@ -12,6 +11,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from fencepost.simulation.analyses.comparison import share_interval
+from fencepost.simulation.interrupts import leave_signals_to_parent
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.registry import MUTANTS, known_names
@@ -148,11 +148,5 @@ def process_map(function: Callable[[T], R], items: Sequence[T], processes: int) 
     if processes < 2 or len(items) < 2:
         yield from map(function, items)
         return
-    with multiprocessing.get_context("fork").Pool(processes, _ignore_interrupts) as pool:
+    with multiprocessing.get_context("fork").Pool(processes, leave_signals_to_parent) as pool:
         yield from pool.imap_unordered(function, items)
-
-
-def _ignore_interrupts() -> None:
-    """Leave an interrupt to the process that started this one, which ends this one without a word."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)

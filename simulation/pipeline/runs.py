@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from fencepost.simulation.interrupts import die_with_parent
+from fencepost.simulation.interrupts import die_with_parent, leave_signals_to_parent
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task
 from fencepost.simulation.trace.parquet import ArrowTrace
@@ -370,8 +370,7 @@ def _death(status: int) -> str:
 
 def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
     """Serve as the forked process: do runs until no more are requested."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the parent decides
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    leave_signals_to_parent()
     die_with_parent()  # Spark kills workers without a signal to their children
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # All other open files belong to the parent: no process must wait until this one closes them.

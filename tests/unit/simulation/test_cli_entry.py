@@ -18,6 +18,8 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli import commands, main
 from fencepost.simulation.cli.commands import COMMANDS, Command
+from fencepost.simulation.cli.live import _stop_requested
+from fencepost.simulation.interrupts import told_at_once
 
 FENCEPOST = (sys.executable, "-m", "fencepost.simulation")
 
@@ -132,13 +134,16 @@ def test_ctrl_c_ends_with_130_and_no_traceback(register, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("ignored", [False, True])
-def test_sigterm_ends_as_ctrl_c_does(ignored: bool, register: Callable[[Callable[..., int]], None]) -> None:
+def test_other_signals_end_as_ctrl_c_does(
+    ignored: bool, number: signal.Signals, code: int, register: Callable[[Callable[..., int]], None]
+) -> None:
     cleaned: list[str] = []
 
     def probe() -> int:
         try:
-            signal.raise_signal(signal.SIGTERM)
+            signal.raise_signal(number)
         finally:
             cleaned.append("up")
         return 0
@@ -148,11 +153,26 @@ def test_sigterm_ends_as_ctrl_c_does(ignored: bool, register: Callable[[Callable
     if ignored:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        assert main(["probe"]) == 143
+        assert main(["probe"]) == code
     finally:
         signal.signal(signal.SIGINT, before)
     assert cleaned == ["up"]
-    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_hangup_that_nohup_ignores_ends_nothing(register: Callable[[Callable[..., int]], None]) -> None:
+    def probe() -> int:
+        with told_at_once("stopping"), _stop_requested() as stop:
+            signal.raise_signal(signal.SIGHUP)
+        return int(stop.is_set())
+
+    register(probe)
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["probe"]) == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.processes

@@ -18,7 +18,7 @@ def interrupted(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
     before = signal.signal(request.param, interrupted)
     yield request.param

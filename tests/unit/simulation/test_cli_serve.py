@@ -47,7 +47,9 @@ def served(*words: str) -> Iterator[tuple[str, IO[str], list[str]]]:
 
 @pytest.mark.processes
 @pytest.mark.real
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name
+)
 def test_it_says_when_it_is_ready_and_ends_when_it_is_told(number: signal.Signals) -> None:
     with subprocess.Popen(
         [*SERVE, "--topics", "orders:12"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

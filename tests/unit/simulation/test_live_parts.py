@@ -340,13 +340,15 @@ def followed_as_told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_ctrl_c_ends_following_and_then_come_the_tables(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = followed_as_told(monkeypatch)
     before = signal.getsignal(signal.SIGINT)
     assert main(["analyze", "--kafka", "127.0.0.1:9092", "--topic", "t", "--until-idle", "3"]) == 0
     assert signal.getsignal(signal.SIGINT) is before
-    printed = capsys.readouterr().out.splitlines()
+    shown = capfd.readouterr()
+    assert shown.err.count("stopping: ") == 1
+    printed = shown.out.splitlines()
     assert printed[:3] == ["10:00:00 g: 5 heartbeats", "10:00:10 g: 1 epochs", "analysing"]
     assert printed[-3:] == [
         "t at 127.0.0.1:9092: 7 rows, 2 skipped (no trace)",
