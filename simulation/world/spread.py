@@ -92,8 +92,14 @@ def _cores() -> int:
 def spread(job: SeedJob, children: int, sweep: Sweep) -> list[SeedAnswer]:
     """Run the seeds of a job in several children. None of them outlives this call.
 
-    :raises EnvironmentLacks: if a child dies.
+    :raises EnvironmentLacks: if a child dies, or the name of a file is not UTF-8.
     """
+    try:
+        msgspec.json.encode(job)
+    except UnicodeEncodeError:
+        words = (*job.path, job.file, job.failure, job.command)
+        wrong = next((each for each in words if each.encode(errors="replace").decode() != each), job.name)
+        raise EnvironmentLacks(f"{visible(wrong)}: expected names of files in UTF-8") from None
     parts = [msgspec.structs.replace(job, seeds=job.seeds[nth::children]) for nth in range(children)]
     running: list[subprocess.Popen[bytes]] = []
 

@@ -17,11 +17,13 @@ from typing import Any
 
 import pytest
 from aiokafka.errors import IllegalStateError
+from msgspec.structs import replace
 
 import fencepost
 from fencepost import FailureGone, FencepostError, SimulatedWorld, WorldResult, run_simulated
 from fencepost.simulation.cli.failures import shrink
 from fencepost.simulation.world.failure import explain, read_world_failure, versions
+from fencepost.simulation.world.spread import SeedJob, spread
 from fencepost.simulation.world.sweep import Sweep
 from tests.forks import LOOP_SCOPE, PYTEST, run_forked
 
@@ -467,6 +469,13 @@ async def slow(world):
 if __name__ == "__main__":
     slow()
 """
+
+
+@pytest.mark.parametrize("field", ["file", "failure", "command"])
+def test_names_of_files_that_are_not_utf_8_are_refused_before_a_child_starts(field: str) -> None:
+    job = SeedJob(path=["/é"], module="m", file="m.py", name="test", seeds=[1])
+    with pytest.raises(FencepostError, match=r"^/d\\udcff: expected names of files in UTF-8$"):
+        spread(replace(job, **{field: "/d\udcff"}), 1, Sweep("test", 1))
 
 
 @pytest.mark.processes
