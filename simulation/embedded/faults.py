@@ -427,23 +427,30 @@ class FaultInjector:
 
         It is the only one with the same client id and host that has one of the fetched partitions assigned.
         While there are several, it stays the one that was found last: librdkafka may go on to fetch a
-        partition that it no longer owns.
+        partition that it no longer owns. But it is none that fetches these on another connection.
         """
         context, connection = asked.context, asked.connection
-        fetched = {
+        fetched = self._names_fetched_on(connection)
+        found = {
+            member.member_id: fetched.intersection(member.assignment)
+            for member in (self._all_members() if fetched else ())
+            if (member.client_id, member.client_host) == (context.client_id, context.client_host)
+            and not fetched.isdisjoint(member.assignment)
+        }
+        if len(found) > 1:
+            for other, reader in self._readers.items():
+                if other is not connection and found.get(reader, set()) & self._names_fetched_on(other):
+                    del found[reader]
+        if len(found) == 1:
+            (self._readers[connection],) = found
+        return self._readers.get(connection)
+
+    def _names_fetched_on(self, connection: OpenConnection) -> set[TopicPartition]:
+        return {
             TopicPartition(each.name, each.partition.partition)
             for each in self.fetched_on(connection)
             if each.name
         }
-        found = [
-            member
-            for member in (self._all_members() if fetched else ())
-            if (member.client_id, member.client_host) == (context.client_id, context.client_host)
-            and not fetched.isdisjoint(member.assignment)
-        ]
-        if len(found) == 1:
-            self._readers[connection] = found[0].member_id
-        return self._readers.get(connection)
 
     def _topic_name(self, topic: Any) -> str | None:
         topic_id: TopicId | None = getattr(topic, "topic_id", None)

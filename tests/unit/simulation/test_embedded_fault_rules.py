@@ -188,8 +188,9 @@ def test_an_error_at_the_top(kafka: EmbeddedKafka, member: WireMember) -> None:
 
 
 @EMBEDDED
+@pytest.mark.parametrize("begins", ["before the other joins", "with what it gave away"])
 def test_a_client_that_goes_on_to_fetch_a_partition_of_another_member_stays_the_same(
-    kafka: EmbeddedKafka,
+    kafka: EmbeddedKafka, begins: str
 ) -> None:
     """So does librdkafka, if a partition is taken away while it looks up where to begin."""
     one, two = (WireMember(kafka.bootstrap_servers, "g", name) for name in ("one", "two"))
@@ -197,13 +198,17 @@ def test_a_client_that_goes_on_to_fetch_a_partition_of_another_member_stays_the_
     for each in (one, two, *reading):
         each.client_id = "same"
     one.join("orders")
-    session_fetch(reading[0], (0, -1), (0, 1, 2, 3))
+    if begins == "before the other joins":
+        session_fetch(reading[0], (0, -1), (0, 1, 2, 3))
     two.join("orders")
     one.heartbeat()
     one.confirm()
     two.heartbeat()
     (kept,), (given,) = one.assignment.values(), two.assignment.values()
     assert sorted((*kept, *given)) == [0, 1, 2, 3]
+    if begins == "with what it gave away":
+        session_fetch(reading[0], (0, -1), given)
+        session_fetch(reading[0], (0, -1), (0, 1, 2, 3))
     session_fetch(reading[1], (0, -1), given)
     for connection, who in zip(reading, ("one", "two"), strict=True):
         fault = kafka.add_fault("delay", "Metadata", seconds=0.001, member=who, times=1)
