@@ -63,8 +63,7 @@ class Commit:
     @property
     def lateness(self) -> ErrorCode:
         """Error that the application receives for offsets that were too late; the member ignores it."""
-        late = self.is_late and self.kind is CommitKind.MANUAL
-        return ErrorCode.STALE_MEMBER_EPOCH if late else ErrorCode.NONE
+        return ErrorCode.STALE_MEMBER_EPOCH if self.is_late else ErrorCode.NONE
 
     @property
     def stated_ids(self) -> Mapping[str, TopicId]:
@@ -105,7 +104,6 @@ class Commits:
         "_backoff",
         "_config",
         "_group_id",
-        "_sent",
         "_tokens",
         "in_flight",
         "member_id",
@@ -129,11 +127,9 @@ class Commits:
         self._backoff = backoff
         self._tokens = tokens
         self.queue: list[Commit] = []
-        """The commits that wait or are in flight."""
-        self._sent: Commit | None = None
-        """The commit in flight, as long as a caller waits for its result."""
+        """The commits that wait; the first one may be in flight."""
         self.in_flight: int | None = None
-        """The token of its request."""
+        """The token of its request, as long as a caller waits for its result."""
         self.retry_at_ms = 0
         self.next_auto_ms = 0
         """Time at which the next commit by interval is due."""
@@ -184,22 +180,20 @@ class Commits:
         """
         gone = frozenset(partitions)
         for commit in self.queue:
-            if gone.isdisjoint(commit.offsets):
-                continue
-            if commit is self._sent and commit.kind is CommitKind.MANUAL:
+            if commit is self.queue[0] and self.in_flight is not None:
                 commit.let_go |= gone
             else:
                 commit.drop(gone)
-        empty = [commit for commit in self.queue if not commit.offsets and commit is not self._sent]
+        empty = [commit for commit in self.queue if not commit.offsets]
         if empty:
-            self._keep([commit for commit in self.queue if commit not in empty])
+            self._keep([commit for commit in self.queue if commit.offsets])
         return empty
 
     def _keep(self, commits: list[Commit]) -> None:
-        if self._sent not in commits:
-            self._sent = self.in_flight = None
         if commits[:1] != self.queue[:1]:
-            self._start_next()
+            self.in_flight = None
+            self.retry_at_ms = 0
+            self._backoff.reset()
         self.queue = commits
 
     def drop(self, commit: Commit) -> None:
@@ -212,10 +206,6 @@ class Commits:
         if over:
             self._keep([commit for commit in self.queue if commit not in over])
         return over
-
-    def _start_next(self) -> None:
-        self.retry_at_ms = 0
-        self._backoff.reset()
 
     def request(self, epoch: int, now_ms: int) -> SendCommit | None:
         """Return the next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no
@@ -236,7 +226,6 @@ class Commits:
             ),
         )
         self.in_flight = action.token
-        self._sent = self.queue[0]
         return action
 
     def _ended_flight(self, token: int) -> Commit | None:
@@ -244,8 +233,8 @@ class Commits:
         for it."""
         if token != self.in_flight:
             return None
-        commit, self._sent, self.in_flight = self._sent, None, None
-        return commit
+        self.in_flight = None
+        return self.queue[0]
 
     def answered(
         self, token: int, response: OffsetCommitResponse, now_ms: int
@@ -268,18 +257,14 @@ class Commits:
                 accepted[partition] = offset
                 continue
             rejected[partition] = offset
-            if _tried_again(commit.kind, code) and partition not in commit.let_go:
-                again = True
-                error = code
-            elif error is ErrorCode.NONE:
-                error = code
+            again = again or (_tried_again(commit.kind, code) and partition not in commit.let_go)
+            error = error or code
         if again:
             commit.offsets = rejected
             commit.drop(commit.let_go)
             self.retry_at_ms = now_ms + self._backoff.next_ms()
         else:
-            del self.queue[0]
-            self._start_next()
+            self._keep(self.queue[1:])
             error = error or commit.lateness
         return commit, accepted, error, not again
 
@@ -291,8 +276,7 @@ class Commits:
             return None
         commit.drop(commit.let_go)
         if commit.kind is CommitKind.AUTO or not commit.offsets:
-            del self.queue[0]
-            self._start_next()
+            self._keep(self.queue[1:])
             return commit, True
         self.retry_at_ms = now_ms + self._backoff.next_ms()
         return commit, False

@@ -241,7 +241,7 @@ class ExploredProcess:
         return (
             self.machine.state is ConsumerMemberState.STABLE
             and self.callbacks.running is None
-            and self.machine.assignment.reconciled
+            and self.machine.assignment.target_is_owned
         )
 
     # -- running the machine -------------------------------------------------------------------------------

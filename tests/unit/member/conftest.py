@@ -26,6 +26,7 @@ from fencepost.member.base.actions import (
     RunCallback,
     SendCommit,
     SendFindCoordinator,
+    WakeApplication,
 )
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.errors import RequestFailure
@@ -56,6 +57,7 @@ class Rig:
         self.open: list[Action] = []
         self.moves: list[ConsumerMoved] = []
         self.errors: list[RaiseToApplication] = []
+        self._fetchable: set[TopicPartition] = set()
         self.auto_names = True
         self.auto_offsets = True
         self.auto_coordinator = True
@@ -63,6 +65,8 @@ class Rig:
     # -- feeding -------------------------------------------------------------------------------------------
 
     def take(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
+        before, self._fetchable = self._fetchable, {*self.fetchable()}
+        assert self._fetchable <= before or WakeApplication() in actions, "nobody looks at what is new"
         for action in actions:
             self.log.append(action)
             if isinstance(action, ConsumerMoved):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.member.base.actions import RunCallback
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.consumer.actions import SendHeartbeat
@@ -96,8 +96,7 @@ def test_close_takes_no_longer_than_its_time(rig: MakeRig) -> None:
     r.poll_end({FOO_0: 5})
     r.close(timeout_ms=1_000)
     r.advance(500)
-    r.committed()
-    assert r.pending(RunCallback)
+    assert r.pending(RunCallback), "the commit has half of the time"
     r.advance(499)
     assert r.leaves_finished() == 0
     r.advance(1)
@@ -115,9 +114,10 @@ def test_close_gives_a_commit_up_that_cannot_be_made(rig: MakeRig) -> None:
     assert r.callback().kind == "revoked"
 
 
-def test_close_without_a_coordinator_ends_in_time(rig: MakeRig) -> None:
+@pytest.mark.parametrize("owned", [{}, {FOO: (0,)}])
+def test_close_without_a_coordinator_ends_in_time(rig: MakeRig, owned: Partitions) -> None:
     r = rig()
-    r.stable({})
+    r.stable(owned)
     r.auto_coordinator = False
     r.advance(5_000)
     r.fail()
@@ -126,3 +126,4 @@ def test_close_without_a_coordinator_ends_in_time(rig: MakeRig) -> None:
     r.advance(2_000)
     assert r.leaves_finished() == 1
     assert r.pending(SendHeartbeat) == []
+    assert r.member.owned_partitions() == ()

@@ -214,7 +214,7 @@ def test_a_fatal_member_loses_what_it_owns_and_never_comes_back(rig: MakeRig) ->
     r.subscribe("bar")
     r.poll()
     r.advance(600_000)
-    assert r.state == "FATAL"
+    assert (r.state, r.member.member_epoch) == ("FATAL", 0)
     assert r.open == []
     assert r.member.deadline_ms is None
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitResponse
@@ -120,9 +122,18 @@ def test_a_commit_that_waits_for_a_coordinator_leaves_out_what_was_let_go_meanwh
     assert list(r.one(SendCommit).request.offsets) == [FOO_0]
 
 
-def test_a_commit_names_its_topics_by_id(rig: MakeRig) -> None:
+@pytest.mark.parametrize("why", ["revoked", "close", "interval", "application"])
+def test_a_commit_names_its_topics_by_id(rig: MakeRig, why: str) -> None:
     """A topic that is deleted and created again must not get the offsets of the one before."""
-    request = granted_another(rig).one(SendCommit).request
+    r = granted_another(rig) if why == "revoked" else consumed(rig, FOO_0)
+    if why == "close":
+        r.close()
+    elif why == "interval":
+        r.advance(INTERVAL_MS)
+        r.poll_begin()
+    elif why == "application":
+        r.take(r.member.commit(None, r.now)[1])
+    request = r.one(SendCommit).request
     assert (request.topic_ids, request.api_version) == ({"foo": FOO}, 10)
 
 

@@ -65,6 +65,7 @@ def test_the_join_says_everything(rig: MakeRig) -> None:
         group_instance_id="host-1",
         client_rack="rack",
         group_remote_assignor="uniform",
+        client_id="client",
         max_poll_interval_ms=7,
     )
     r.subscribe("foo", "bar", "foo", pattern="b.*")
@@ -77,6 +78,7 @@ def test_the_join_says_everything(rig: MakeRig) -> None:
     assert request.subscribed_topic_names == ("bar", "foo")
     assert request.subscribed_topic_regex == "b.*"
     assert request.server_assignor == "uniform"
+    assert request.client_id == "client"
     assert request.topic_partitions == {}
 
 
@@ -108,6 +110,7 @@ def test_a_stable_member_repeats_one_value_at_the_interval(rig: MakeRig) -> None
     r.advance(1)
     first = r.one(SendHeartbeat)
     assert is_keepalive(first.request)
+    assert r.member.deadline_ms is None
     r.advance(300)
     r.answer()
     r.advance(4_999)
@@ -168,14 +171,15 @@ def test_heartbeats_stop_while_fenced(rig: MakeRig) -> None:
 
 
 def test_a_changed_subscription_is_sent_at_once_and_alone(rig: MakeRig) -> None:
-    r = rig()
+    r = rig(group_remote_assignor="uniform")
     r.stable({FOO: (0,)})
     r.subscribe("foo")
     request = r.heartbeat()
     assert request.subscribed_topic_names == ("foo",)
-    assert request.rebalance_timeout_ms == -1
+    assert (request.rebalance_timeout_ms, request.server_assignor) == (-1, None)
     assert request.topic_partitions is None
     r.answer()
+    assert r.open == []
     r.advance(5_000)
     assert is_keepalive(r.heartbeat())
 
@@ -246,7 +250,9 @@ def test_a_new_pattern_is_sent_once(rig: MakeRig) -> None:
     assert request.subscribed_topic_names is None
     r.answer()
     r.advance(5_000)
-    assert is_keepalive(r.heartbeat())
+    assert is_keepalive(r.answer())
+    r.subscribe("foo", pattern="x.*")
+    assert (r.heartbeat().subscribed_topic_names, r.heartbeat().subscribed_topic_regex) == (("foo",), None)
 
 
 def test_a_removed_pattern_is_sent_as_an_empty_one(rig: MakeRig) -> None:
@@ -332,7 +338,7 @@ def test_back_off_doubles_up_to_its_limit_and_starts_again_after_a_success(rig: 
     r.advance(5_000)
     waits = []
     for _ in range(7):
-        r.fail()
+        r.answer(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         began = r.now
         while not r.pending(SendHeartbeat):
             r.advance(1)
@@ -388,14 +394,16 @@ def test_a_lookup_that_fails_is_tried_again_after_the_back_off(rig: MakeRig) -> 
 
 def test_a_lookup_that_is_refused_for_good_is_fatal(rig: MakeRig) -> None:
     r = rig()
+    r.stable({})
     r.auto_coordinator = False
-    r.subscribe("foo")
-    r.poll_begin()
+    r.advance(5_000)
+    r.take(r.member.commit({FOO_0: OffsetAndMetadata(offset=1)}, r.now)[1])
+    r.committed(ErrorCode.NOT_COORDINATOR)
     action = r.one(SendFindCoordinator)
-    r.open.clear()
     r.take(r.member.coordinator_refused(action.token, ErrorCode.GROUP_AUTHORIZATION_FAILED, r.now))
-    assert r.state == "FATAL"
     assert r.errors[-1].fatal
+    r.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    assert r.state == "FATAL", "the heartbeat of before means nothing any more"
 
 
 def test_a_lookup_that_is_refused_for_now_is_tried_again(rig: MakeRig) -> None:

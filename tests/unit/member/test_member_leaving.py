@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,9 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.base import actions
+from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.base.leave import Leave
 from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
@@ -24,9 +28,12 @@ def test_unsubscribe_revokes_everything_then_leaves(rig: MakeRig) -> None:
     r.poll_end({FOO_0: 5})
     moved = len(r.moves)
     r.unsubscribe()
+    assert r.log[-1] == actions.WakeApplication()
     assert r.state == "PREPARE_LEAVING"
     assert r.pending(actions.SendCommit) == []
     assert r.fetchable() == {}
+    with pytest.raises(ValueError, match="foo-0 is not assigned"):
+        r.member.seek(FOO_0, 5, r.now)
     revoked = r.callback()
     assert (revoked.kind, revoked.partitions) == ("revoked", (FOO_0, FOO_1))
     leave = r.heartbeat()
@@ -41,6 +48,7 @@ def test_unsubscribe_revokes_everything_then_leaves(rig: MakeRig) -> None:
     assert r.leaves_finished() == 1
     assert r.member.member_epoch == 0
     r.advance(600_000)
+    r.close()
     assert r.open == []
 
 
@@ -48,6 +56,7 @@ def test_heartbeats_go_on_while_on_revoked_runs(rig: MakeRig) -> None:
     r = rig()
     r.stable({FOO: (0,)})
     r.unsubscribe()
+    r.subscribe("bar")
     r.advance(5_000)
     request = r.answer(7, {FOO: (1,)})
     assert request.subscribed_topic_names is None, "the subscription stays until the member has left"
@@ -118,9 +127,15 @@ def test_unsubscribe_during_a_pass_waits_for_its_callback_and_abandons_the_rest(
 def test_unsubscribe_while_on_assigned_runs_revokes_what_it_assigned(rig: MakeRig) -> None:
     r = rig()
     r.join("foo")
+    r.auto_offsets = False
     r.answer(2, {FOO: (0,)})
     r.unsubscribe()
+    r.advance(5_000)
+    assert r.answer().topic_partitions is None
+    with pytest.raises(ValueError, match="foo-0 is not assigned"):
+        r.member.seek(FOO_0, 5, r.now)
     assert r.callback().kind == "assigned"
+    assert r.pending(actions.FetchOffsets) == []
     revoked = r.callback()
     assert (revoked.kind, revoked.partitions) == ("revoked", (FOO_0,))
 
@@ -274,6 +289,17 @@ def test_any_other_error_ends_the_leave(rig: MakeRig) -> None:
     r.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
     assert r.leaves_finished() == 1
     assert r.state == "UNSUBSCRIBED"
+
+
+def test_a_new_leave_does_not_wait_for_what_the_one_before_had_to() -> None:
+    leave = Leave(Backoff(100, 1_000, random.Random(7)), itertools.count(1), lambda token, _: token)
+    for now_ms in (1_000, 1_050):
+        leave.begin("leave", now_ms, 30_000)
+        leave.failed(leave.request(now_ms) or 0, now_ms)
+        assert leave.retry_ms() in range(now_ms + 80, now_ms + 121)
+    token = leave.request(2_000)
+    leave.cancel()
+    assert not leave.failed(token or 0, 2_000), "nobody waits for its response"
 
 
 def test_a_rejoin_stops_the_leave_from_being_sent_again(rig: MakeRig) -> None:

@@ -17,6 +17,7 @@ from fencepost.member.base.actions import (
     FindOffsetsByDuration,
     SendCommit,
     SendFindCoordinator,
+    WakeApplication,
 )
 from fencepost.member.base.errors import MemberError, NoOffsetForPartition
 
@@ -49,6 +50,7 @@ def test_committed_offsets_are_fetched_as_a_member(rig: MakeRig) -> None:
     assigned(r, 0, 1)
     request = r.one(FetchOffsets).request
     assert (request.member_id, request.member_epoch, request.partitions) == ("member", 2, (FOO_0, FOO_1))
+    assert request.require_stable
     r.fetched(r.one(FetchOffsets), {FOO_0: 3, FOO_1: 4})
     assert r.fetchable() == {FOO_0: 3, FOO_1: 4}
 
@@ -113,7 +115,10 @@ def test_what_the_application_has_to_decide_is_raised_by_every_poll(rig: MakeRig
     r.errors.clear()
     r.poll()
     assert ["foo-0" in str(each.error) for each in r.errors] == [True]
-    r.unsubscribe()
+    r.advance(5_000)
+    r.answer(3, {FOO: (1,)})
+    r.poll_begin()
+    r.callback()
     r.errors.clear()
     r.poll()
     assert r.errors == []
@@ -199,19 +204,22 @@ def test_a_fetch_or_a_commit_that_meets_no_coordinator_looks_for_it_at_once(
     r.fetched(r.one(FetchOffsets), {}, error=code)
     r.advance(200)
     assert r.one(SendFindCoordinator)
-    r = rig()
-    r.stable({FOO: (0,)})
-    r.auto_coordinator = False
-    r.take(r.member.commit({FOO_0: OffsetAndMetadata(offset=5)}, r.now)[1])
-    r.committed(code)
-    r.advance(200)
-    assert r.one(SendFindCoordinator)
+    for timeout_ms in (60_000, 1):  # the second commit is over before its response
+        r = rig(default_api_timeout_ms=timeout_ms)
+        r.stable({FOO: (0,)})
+        r.auto_coordinator = False
+        r.take(r.member.commit({FOO_0: OffsetAndMetadata(offset=5)}, r.now)[1])
+        r.advance(1)
+        r.committed(code)
+        r.advance(200)
+        assert r.one(SendFindCoordinator)
 
 
 def test_a_fetch_that_gets_no_answer_is_tried_again(rig: MakeRig) -> None:
     r = rig()
     assigned(r)
     r.fail(FetchOffsets)
+    assert r.pending(FetchOffsets) == []
     r.advance(120)
     assert r.pending(FetchOffsets)
 
@@ -245,8 +253,11 @@ def test_an_answer_for_an_ownership_that_ended_is_ignored(rig: MakeRig) -> None:
 def test_a_position_outside_of_the_log_is_reset(rig: MakeRig) -> None:
     r = rig(auto_offset_reset="earliest")
     r.stable({FOO: (0,)})
+    assert r.member.offset_out_of_range(FOO_1, r.now) == (), "it is not owned any more"
+    r.poll_end({FOO_0: 5})
     r.take(r.member.offset_out_of_range(FOO_0, r.now))
     assert r.fetchable() == {}
+    assert r.member.positions.uncommitted() == {}
     r.log_offsets({FOO_0: 30})
     assert r.fetchable() == {FOO_0: 30}
 
@@ -264,6 +275,18 @@ def test_only_what_is_owned_can_be_sought(rig: MakeRig) -> None:
     r.stable({FOO: (0,)})
     with pytest.raises(ValueError, match="foo-1 is not assigned"):
         r.member.seek(FOO_1, 5, r.now)
+    assert WakeApplication() in r.take(r.member.seek(FOO_0, 5, r.now))
+
+
+def test_reading_starts_where_on_assigned_says(rig: MakeRig) -> None:
+    r = rig()
+    r.join("foo")
+    r.answer(2, {FOO: (0,)})
+    r.take(r.member.seek(FOO_0, 5, r.now))
+    assert r.member.callback_finished(0, None, r.now) == (), "another callback"
+    r.callback()
+    assert r.fetchable() == {FOO_0: 5}
+    assert r.member.poll_failed(r.now) == ()
 
 
 # -- handing records over --------------------------------------------------------------------------------
@@ -328,6 +351,7 @@ def test_auto_commit_that_fails_is_made_again_by_a_later_poll(rig: MakeRig) -> N
     r.advance(100)
     r.poll_begin()
     r.fail(SendCommit)
+    assert r.member.commits.queue == []
     r.advance(1_000)
     r.poll_begin()
     assert offsets(r.committed()) == {FOO_0: 5}
@@ -340,7 +364,7 @@ def test_auto_commits_do_not_pile_up(rig: MakeRig) -> None:
         r.poll_end({FOO_0: offset})
         r.advance(1_000)
         r.poll_begin()
-    assert len(r.pending(SendCommit)) == 1
+    assert len(r.member.commits.queue) == 1
 
 
 def test_no_auto_commit_if_it_is_switched_off(rig: MakeRig) -> None:
@@ -383,10 +407,11 @@ def test_what_was_handed_over_may_be_committed_once_more(rig: MakeRig) -> None:
 
 
 def test_commit_of_given_offsets(rig: MakeRig) -> None:
-    r = rig()
+    r = rig(group_instance_id="host-1")
     r.stable({FOO: (0,)})
     commit(r, {FOO_0: OffsetAndMetadata(offset=3, metadata="mine")})
-    assert r.committed().request.offsets[FOO_0].metadata == "mine"
+    request = r.committed().request
+    assert (request.offsets[FOO_0].metadata, request.instance_id) == ("mine", "host-1")
 
 
 def test_commit_of_nothing_is_done_at_once(rig: MakeRig) -> None:

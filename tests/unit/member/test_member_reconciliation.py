@@ -80,9 +80,9 @@ def test_an_empty_assignment_is_not_the_same_as_none(rig: MakeRig) -> None:
 
 def test_the_same_assignment_again_changes_nothing(rig: MakeRig) -> None:
     r = rig()
-    r.stable({FOO: (0,)})
+    r.stable({FOO: (0, 1)})
     moves = len(r.moves)
-    give(r, {FOO: (0,)}, epoch=3)
+    give(r, {FOO: (1, 0), BAR: ()}, epoch=3)
     assert len(r.moves) == moves
     assert r.member.member_epoch == 3
     assert r.open == []
@@ -113,9 +113,14 @@ def test_what_is_revoked_is_not_fetchable_from_before_the_commit_on(rig: MakeRig
     assert r.pending(actions.SendCommit)
     assert r.pending(actions.RunCallback) == []
     assert r.fetchable() == {FOO_0: 5}
+    assert r.log[-1] == actions.WakeApplication()
     r.committed()
     assert r.pending(actions.RunCallback)
     assert r.fetchable() == {FOO_0: 5}
+    with pytest.raises(ValueError, match="foo-1 is not assigned"):
+        r.member.seek(FOO_1, 9, r.now)
+    r.callback()
+    assert r.member.positions.position(FOO_1) is None
 
 
 def test_a_partition_that_comes_back_asks_for_its_position_again(rig: MakeRig) -> None:
@@ -353,6 +358,11 @@ def test_a_target_without_any_name_is_acknowledged_once(rig: MakeRig) -> None:
             sent += heartbeat.request.topic_partitions is not None
             r.answer(2)
     assert sent == 1
+    r.advance(5_000)
+    r.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    r.answer(3, {FOO: (0,)})
+    r.names(r.pending(actions.ResolveTopicNames)[-1], {})
+    assert r.heartbeat().topic_partitions == {FOO: (0,)}, "the same target of the next join, too"
     assert r.state == "RECONCILING"
 
 
@@ -368,6 +378,12 @@ def test_lookups_of_names_back_off(rig: MakeRig) -> None:
             r.names(action, {})
         r.advance(50)
     assert 9 <= asked <= 15
+    r.advance(1_000)
+    r.names(r.one(actions.ResolveTopicNames), {FOO: "foo"})
+    r.answer(2, {FOO: (0,), BAR: (0,)})
+    r.names(r.one(actions.ResolveTopicNames), {})
+    r.advance(120)
+    assert r.pending(actions.ResolveTopicNames), "a name that was found ends the long waits"
 
 
 def test_a_new_topic_does_not_wait_until_others_are_looked_up_again(rig: MakeRig) -> None:
@@ -387,6 +403,8 @@ def test_a_lookup_of_names_that_fails_is_tried_again(rig: MakeRig) -> None:
     r.auto_names = False
     r.join("foo")
     r.answer(2, {FOO: (0,)})
+    r.advance(5_000)
+    r.answer()
     r.fail(actions.ResolveTopicNames)
     assert r.pending(actions.ResolveTopicNames) == []
     r.advance(120)
@@ -405,6 +423,8 @@ def test_on_assigned_that_raises_is_called_again_by_the_next_poll(rig: MakeRig) 
     error = r.errors[0].error
     assert isinstance(error, CallbackFailed)
     assert isinstance(error.__cause__, RuntimeError)
+    with pytest.raises(ValueError, match="foo-0 is not assigned"):
+        r.member.seek(FOO_0, 5, r.now)
     assert r.state == "RECONCILING"
     assert r.fetchable() == {}
     r.advance(5_000)
@@ -455,6 +475,18 @@ def test_what_on_assigned_could_not_take_is_revoked_if_it_goes(rig: MakeRig) -> 
     r.callback()
     r.callback()
     assert r.heartbeat().topic_partitions == {}
+
+
+def test_what_on_assigned_could_not_take_is_forgotten_once_it_is_lost(rig: MakeRig) -> None:
+    r = rig()
+    r.join("foo")
+    r.answer(2, {FOO: (0,)})
+    r.callback(error=RuntimeError("cannot"))
+    r.advance(5_000)
+    r.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
+    r.callback()
+    r.answer(3, {})
+    assert r.state == "STABLE"
 
 
 def test_of_what_on_assigned_could_not_take_the_part_that_stays_is_assigned_again(rig: MakeRig) -> None:

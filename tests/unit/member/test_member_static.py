@@ -98,8 +98,8 @@ def test_a_close_in_between_leaves_once(joining_again: Any) -> None:
     assert [each.request.member_epoch for each in leaves] == [STATIC_LEAVE_EPOCH]
     r.answer(STATIC_LEAVE_EPOCH, action=freeing)
     assert r.state == "UNSUBSCRIBED"
-    r.answer(STATIC_LEAVE_EPOCH, action=leaves[0])
-    assert r.pending(SendHeartbeat) == []
+    r.answer(error=ErrorCode.FENCED_INSTANCE_ID, action=leaves[0])
+    assert (r.state, r.pending(SendHeartbeat)) == ("UNSUBSCRIBED", [])
 
 
 def test_a_new_process_is_refused_at_once(rig: MakeRig) -> None:
@@ -151,7 +151,7 @@ def test_an_id_of_another_member_is_asked_for_as_often_as_the_settings_say(rig: 
     r.advance(1_000)
     r.answer(error=UNRELEASED)
     r.answer(error=ErrorCode.FENCED_INSTANCE_ID)
-    assert r.state == "JOINING"
+    assert (r.state, r.open) == ("JOINING", [])
     r.advance(1_000)
     assert r.heartbeat().member_epoch == 0
     r.answer(error=UNRELEASED)

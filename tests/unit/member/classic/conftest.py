@@ -72,6 +72,7 @@ class Rig:
                     self.lookups += 1
                     self.do(self.member.coordinator_found(action.token, self.now))
                 case FetchOffsets():
+                    assert action.request.member_epoch == -1
                     offsets = dict.fromkeys(action.request.partitions or (), OffsetAndMetadata(offset=5))
                     answer = OffsetFetchResponse(group_id="g", offsets=offsets)
                     self.do(self.member.offsets_fetched(action.token, answer, self.now))

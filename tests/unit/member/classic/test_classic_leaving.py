@@ -143,6 +143,8 @@ def test_closing_in_the_middle_of_the_first_join_leaves_as_whom_the_coordinator_
     """Otherwise each round would wait until the session of that one ends."""
     rig = new_rig(group_instance_id=instance)
     rig.subscribe()
+    if instance is None:
+        rig.do(rig.member.unsubscribe(rig.now))
     rig.do(rig.member.close(rig.now, option))
     rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
     assert rig.take(LeaveGroupRequest).member_id == "m"
@@ -183,8 +185,9 @@ def test_who_unsubscribes_in_the_first_join_and_comes_back_does_not_take_the_old
 
 
 def test_unsubscribing_leaves_and_one_can_come_back(new_rig) -> None:
-    rig = new_rig()
+    rig = new_rig(enable_auto_commit=True)
     rig.stable(0)
+    rig.poll(p0=9)
     rig.do(rig.member.subscribe((), None, rig.now))
     rig.take(LeaveGroupRequest)
     rig.answer(LeaveGroupResponse())

@@ -38,14 +38,16 @@ T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
 
 def test_a_member_gets_its_id_first_and_joins_with_it(new_rig) -> None:
-    rig = new_rig()
+    rig = new_rig(client_id="client", client_rack="rack")
     first = rig.subscribe()
+    assert (first.client_id, read_subscription(first.protocols[0].metadata).rack_id) == ("client", "rack")
     assert (first.member_id, first.session_timeout_ms, first.rebalance_timeout_ms) == ("", 45_000, 300_000)
     rig.answer(classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="m"))
     assert rig.take(classic.JoinGroupRequest).member_id == "m"
     rig.joined()
     sync = rig.take(classic.SyncGroupRequest)
     assert (sync.generation, sync.member_id, sync.assignments) == (1, "m", {})
+    assert (sync.protocol_type, sync.protocol_name) == ("consumer", "cooperative")
     rig.synced(0, 2)
     assert rig.member.owned_partitions() == (T0, T2)
     assert rig.calls == [("assigned", [0, 2])]
@@ -72,12 +74,15 @@ def test_it_joins_in_a_poll_only(new_rig) -> None:
 
 def test_a_round_that_was_wanted_before_its_join_is_that_one(new_rig) -> None:
     rig = new_rig()
+    rig.assignor.again_ms = 5_000
     rig.stable(0)
+    rig.assignor.again_ms = None
     rig.poll(p0=6)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     rig.do(rig.member.rejoin(rig.now))
     rig.poll()
     rig.take(classic.JoinGroupRequest)
+    rig.pass_time(5_000)
     rig.joined(2)
     rig.take(classic.SyncGroupRequest)
     rig.synced(0)
@@ -100,6 +105,7 @@ def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
         )
     )
     assert rig.take(CountPartitions).topics == ("t", "u")
+    rig.poll()
     rig.do(rig.member.partitions_counted(rig.token, {"t": 3}, rig.now))
     given = rig.take(classic.SyncGroupRequest).assignments
     assert {name: dict(read_assignment(data).partitions) for name, data in given.items()} == {
@@ -153,10 +159,11 @@ def looking_leader(new_rig):
 def test_a_leader_looks_for_new_partitions(new_rig) -> None:
     rig = looking_leader(new_rig)
     rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
+    assert rig.sent == []
     rig.pass_time(200)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
-    assert rig.member.state is S.STABLE
+    assert (rig.member.state, rig.sent) == (S.STABLE, [])
     rig.pass_time(1_000)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 2}, rig.now))
@@ -192,14 +199,18 @@ def test_an_eager_member_gives_everything_up_before_it_joins_again(new_rig) -> N
     rig.stable(0, 1)
     rig.poll(p0=6)
     rig.poll()
+    rig.held = []
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
-    assert rig.calls[1:] == [("revoked", [0, 1])]
+    assert (rig.calls[1:], rig.sent) == ([("revoked", [0, 1])], [])
+    held, rig.held = rig.held, None
+    rig.do(rig.member.callback_finished(held[0].token, None, rig.now))
     join = rig.take(classic.JoinGroupRequest)
     assert read_subscription(join.protocols[0].metadata).owned == {}
     rig.joined(2)
     rig.take(classic.SyncGroupRequest)
     rig.synced(1)
     assert rig.calls[2:] == [("assigned", [1])]
+    assert rig.member.positions.fetchable() == {T1: 5}
 
 
 def test_a_cooperative_member_keeps_what_it_may_keep(new_rig) -> None:
@@ -209,10 +220,15 @@ def test_a_cooperative_member_keeps_what_it_may_keep(new_rig) -> None:
     join = rig.take(classic.JoinGroupRequest)
     said = read_subscription(join.protocols[0].metadata)
     assert (dict(said.owned), said.generation) == ({"t": (0, 1)}, 1)
+    rig.poll(p0=6)
     rig.joined(2)
     rig.take(classic.SyncGroupRequest)
     rig.synced(0)
+    assert rig.calls == [("assigned", [0, 1])], "what the application has is its own until it polls"
+    assert not rig.member.is_settled
+    rig.poll()
     assert rig.calls == [("assigned", [0, 1]), ("revoked", [1]), ("assigned", [])]
+    assert rig.member.positions.position(T1) is None
     again = read_subscription(rig.take(classic.JoinGroupRequest).protocols[0].metadata)
     assert (dict(again.owned), again.generation) == ({"t": (0,)}, 2), "who lost something joins once more"
     rig.joined(3)
@@ -234,6 +250,32 @@ def test_what_was_processed_is_committed_before_it_is_given_up(new_rig) -> None:
     assert T0 not in rig.member.positions.fetchable()  # what came now would be in no commit (KAFKA-14196)
     rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
+    rig.take(classic.JoinGroupRequest)
+
+
+def test_what_an_assignment_takes_away_is_committed_first(new_rig) -> None:
+    rig = new_rig(enable_auto_commit=True)
+    rig.stable(0, 1)
+    rig.do(rig.member.rejoin(rig.now))
+    rig.take(classic.JoinGroupRequest)
+    rig.poll(p1=9)
+    rig.joined(2)
+    rig.take(classic.SyncGroupRequest)
+    rig.synced(0)
+    rig.poll()
+    assert rig.take(object).offsets.keys() == {T1}
+    assert (rig.calls, {*rig.member.positions.fetchable()}) == ([("assigned", [0, 1])], {T0})
+
+
+def test_a_member_that_is_fenced_while_it_commits_joins_again(new_rig) -> None:
+    rig = new_rig(enable_auto_commit=True)
+    rig.stable(0)
+    rig.poll(p0=9)
+    rig.poll()
+    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    assert rig.take(object).offsets.keys() == {T0}
+    rig.beat(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert rig.calls[1:] == [("lost", [0])]
     rig.take(classic.JoinGroupRequest)
 
 
@@ -269,6 +311,10 @@ def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCo
     join = rig.take(classic.JoinGroupRequest)
     assert join.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
     assert read_subscription(join.protocols[0].metadata).generation == -1
+    rig.joined(2)
+    rig.take(classic.SyncGroupRequest)
+    rig.synced(1)
+    assert rig.member.positions.fetchable() == {T1: 5}
 
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION])
@@ -276,7 +322,10 @@ def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCo
 def test_it_may_be_fenced_in_a_round(new_rig, at: str, code: ErrorCode) -> None:
     rig = new_rig()
     rig.stable(0)
-    rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
+    rig.pass_time(3_000)
+    rig.take(classic.HeartbeatRequest)
+    beat = rig.token
+    rig.do(rig.member.rejoin(rig.now))
     rig.take(classic.JoinGroupRequest)
     if at == "join":
         rig.answer(classic.JoinGroupResponse(error_code=code))
@@ -284,6 +333,8 @@ def test_it_may_be_fenced_in_a_round(new_rig, at: str, code: ErrorCode) -> None:
         rig.joined(2)
         rig.take(classic.SyncGroupRequest)
         rig.answer(classic.SyncGroupResponse(error_code=code))
+    rig.token = beat
+    rig.answer(classic.HeartbeatResponse(error_code=code))
     assert rig.calls[1:] == [("lost", [0])]
     rig.take(classic.JoinGroupRequest)
 
@@ -295,6 +346,7 @@ def test_a_callback_that_runs_is_awaited_before_everything_is_lost(new_rig) -> N
     rig.take(classic.SyncGroupRequest)
     rig.held = []
     rig.synced(0)
+    assert not rig.member.is_settled
     rig.beat(ErrorCode.UNKNOWN_MEMBER_ID)
     assert rig.calls == [("assigned", [0])]
     rig.do(rig.member.callback_finished(rig.held.pop().token, None, rig.now))
