@@ -63,7 +63,8 @@ class Commit:
     @property
     def lateness(self) -> ErrorCode:
         """Error that the application receives for offsets that were too late; the member ignores it."""
-        return ErrorCode.STALE_MEMBER_EPOCH if self.is_late else ErrorCode.NONE
+        late = self.is_late and self.kind is CommitKind.MANUAL
+        return ErrorCode.STALE_MEMBER_EPOCH if late else ErrorCode.NONE
 
     @property
     def stated_ids(self) -> Mapping[str, TopicId]:
@@ -104,6 +105,7 @@ class Commits:
         "_backoff",
         "_config",
         "_group_id",
+        "_sent",
         "_tokens",
         "in_flight",
         "member_id",
@@ -127,9 +129,11 @@ class Commits:
         self._backoff = backoff
         self._tokens = tokens
         self.queue: list[Commit] = []
-        """The commits that wait; the first one may be in flight."""
+        """The commits that wait or are in flight."""
+        self._sent: Commit | None = None
+        """The commit in flight, as long as a caller waits for its result."""
         self.in_flight: int | None = None
-        """The token of its request, as long as a caller waits for its result."""
+        """The token of its request."""
         self.retry_at_ms = 0
         self.next_auto_ms = 0
         """Time at which the next commit by interval is due."""
@@ -180,20 +184,22 @@ class Commits:
         """
         gone = frozenset(partitions)
         for commit in self.queue:
-            if commit is self.queue[0] and self.in_flight is not None:
+            if gone.isdisjoint(commit.offsets):
+                continue
+            if commit is self._sent and commit.kind is CommitKind.MANUAL:
                 commit.let_go |= gone
             else:
                 commit.drop(gone)
-        empty = [commit for commit in self.queue if not commit.offsets]
+        empty = [commit for commit in self.queue if not commit.offsets and commit is not self._sent]
         if empty:
-            self._keep([commit for commit in self.queue if commit.offsets])
+            self._keep([commit for commit in self.queue if commit not in empty])
         return empty
 
     def _keep(self, commits: list[Commit]) -> None:
+        if self._sent not in commits:
+            self._sent = self.in_flight = None
         if commits[:1] != self.queue[:1]:
-            self.in_flight = None
-            self.retry_at_ms = 0
-            self._backoff.reset()
+            self._start_next()
         self.queue = commits
 
     def drop(self, commit: Commit) -> None:
@@ -206,6 +212,10 @@ class Commits:
         if over:
             self._keep([commit for commit in self.queue if commit not in over])
         return over
+
+    def _start_next(self) -> None:
+        self.retry_at_ms = 0
+        self._backoff.reset()
 
     def request(self, epoch: int, now_ms: int) -> SendCommit | None:
         """Return the next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no
@@ -226,6 +236,7 @@ class Commits:
             ),
         )
         self.in_flight = action.token
+        self._sent = self.queue[0]
         return action
 
     def _ended_flight(self, token: int) -> Commit | None:
@@ -233,8 +244,8 @@ class Commits:
         for it."""
         if token != self.in_flight:
             return None
-        self.in_flight = None
-        return self.queue[0]
+        commit, self._sent, self.in_flight = self._sent, None, None
+        return commit
 
     def answered(
         self, token: int, response: OffsetCommitResponse, now_ms: int
@@ -257,14 +268,18 @@ class Commits:
                 accepted[partition] = offset
                 continue
             rejected[partition] = offset
-            again = again or (_tried_again(commit.kind, code) and partition not in commit.let_go)
-            error = error or code
+            if _tried_again(commit.kind, code) and partition not in commit.let_go:
+                again = True
+                error = code
+            elif error is ErrorCode.NONE:
+                error = code
         if again:
             commit.offsets = rejected
             commit.drop(commit.let_go)
             self.retry_at_ms = now_ms + self._backoff.next_ms()
         else:
-            self._keep(self.queue[1:])
+            del self.queue[0]
+            self._start_next()
             error = error or commit.lateness
         return commit, accepted, error, not again
 
@@ -276,7 +291,8 @@ class Commits:
             return None
         commit.drop(commit.let_go)
         if commit.kind is CommitKind.AUTO or not commit.offsets:
-            self._keep(self.queue[1:])
+            del self.queue[0]
+            self._start_next()
             return commit, True
         self.retry_at_ms = now_ms + self._backoff.next_ms()
         return commit, False

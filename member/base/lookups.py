@@ -21,10 +21,12 @@ class CoordinatorLookup:
     does not spin if a cluster keeps naming a broker that refuses (KAFKA-20253).
     """
 
-    __slots__ = ("_answered", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
+    __slots__ = ("_answered", "_last", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
 
     def __init__(self, backoff: Backoff, tokens: Iterator[int]) -> None:
         self._tokens = tokens
+        self._last = 0
+        """The token of the last lookup: requests with a greater one were sent to the coordinator it found."""
         self._answered = True
         self.backoff = backoff
         self.known = False
@@ -49,18 +51,23 @@ class CoordinatorLookup:
         self.backoff.reset()
 
     def note(self, code: ErrorCode, now_ms: int) -> None:
-        """Learn about the coordinator from its response: it moved, or it does its work."""
+        """Learn about the coordinator from the response to a commit, a fetch or a leave."""
         if code in REDISCOVER:
             self.lost(now_ms)
-        else:
+        elif not code:
             self.answered()
+
+    def note_unwanted(self, token: int, codes: Iterable[ErrorCode], now_ms: int) -> None:
+        """Learn that the coordinator moved from the response to a request that nobody waits for any more."""
+        if token > self._last and any(code in REDISCOVER for code in codes):
+            self.lost(now_ms)
 
     def request(self, now_ms: int) -> actions.SendFindCoordinator | None:
         """Return the lookup, if one is due."""
-        if self.in_flight is not None or now_ms < self.retry_at_ms:
+        if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         action = actions.SendFindCoordinator(next(self._tokens))
-        self.in_flight = action.token
+        self.in_flight = self._last = action.token
         return action
 
     def found(self, token: int) -> bool:
@@ -81,7 +88,7 @@ class CoordinatorLookup:
 
     def retry_ms(self) -> int | None:
         """Return the time at which to look the coordinator up (again)."""
-        return self.retry_at_ms if self.in_flight is None else None
+        return self.retry_at_ms if not self.known and self.in_flight is None else None
 
 
 class ResolvedTopicNames:
@@ -103,6 +110,8 @@ class ResolvedTopicNames:
         self.known = {}
         self._asked = {}
         self.in_flight = None
+        self.retry_at_ms = 0
+        self.backoff.reset()
 
     def unknown(self, topic_ids: Iterable[TopicId]) -> tuple[TopicId, ...]:
         """Return those without a name, in the given order."""
@@ -114,7 +123,7 @@ class ResolvedTopicNames:
 
     def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> actions.ResolveTopicNames | None:
         """Return the lookup of these ids, if one is due. Ids that were never looked up do not wait."""
-        if self.in_flight is not None:
+        if not topic_ids or self.in_flight is not None:
             return None
         if now_ms < self.retry_at_ms and not self.never_answered(topic_ids):
             return None

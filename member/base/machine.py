@@ -178,6 +178,7 @@ class MemberMachine(abc.ABC):
     def poll_begin(self, now_ms: int) -> Actions:
         """Begin a poll: the application has processed everything that it was handed before."""
         self.polls.begin()
+        self.positions.process()
         if self.positions.undecided:
             self._raise_undecided()
         if (
@@ -209,7 +210,7 @@ class MemberMachine(abc.ABC):
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
     ) -> tuple[int, Actions]:
         """Commit these offsets, or everything that was handed over. `CommitFinished` with this id follows."""
-        chosen = self.positions.uncommitted() if offsets is None else offsets
+        chosen = self.positions.uncommitted(delivered=True) if offsets is None else offsets
         deadline_ms = now_ms + self.config.default_api_timeout_ms
         commit = self.commits.make(CommitKind.MANUAL, chosen, deadline_ms, self._topic_ids())
         if not chosen or self._has_failed:
@@ -252,7 +253,7 @@ class MemberMachine(abc.ABC):
     def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
         """Handle the error that the cluster returned instead of the group's coordinator."""
         if self.coordinator.failed(token, now_ms) and not code.retriable:
-            if self.state in self._ACTIVE:
+            if self.state in self._ACTIVE or self._gives_up:
                 self._fail(code, "the group's coordinator cannot be looked up")
             else:
                 self.leave.cancel()
@@ -262,14 +263,15 @@ class MemberMachine(abc.ABC):
 
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
         """Take in the response to an OffsetCommit. A stale epoch does not stop the member's own (KIP-848)."""
-        for code in dict.fromkeys(response.errors.values()):
-            self.coordinator.note(code, now_ms)
         answer = self.commits.answered(token, response, now_ms)
         if answer is not None:
             commit, accepted, error, ended = answer
             self.positions.committed(accepted)
+            self.coordinator.note(error, now_ms)
             if ended:
                 self._commit_ended(commit, error, now_ms)
+        else:
+            self.coordinator.note_unwanted(token, response.errors.values(), now_ms)
         return self._step(now_ms)
 
     def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
@@ -322,7 +324,7 @@ class MemberMachine(abc.ABC):
         """Commit the processed offsets, unless a commit of the member's own is under way."""
         if self.commits.has_own:
             return
-        offsets = self.positions.uncommitted()
+        offsets = self.positions.uncommitted(delivered=False)
         if offsets:
             deadline_ms = now_ms + self.config.request_timeout_ms
             self.commits.make(CommitKind.AUTO, offsets, deadline_ms, self._topic_ids())
@@ -351,7 +353,7 @@ class MemberMachine(abc.ABC):
         """Commit everything that was handed over. Return true if there is anything to commit."""
         if not self.config.enable_auto_commit:
             return False
-        offsets = self.positions.uncommitted()
+        offsets = self.positions.uncommitted(delivered=True)
         if offsets:
             limit_ms = self.closing.commit_limit_ms(now_ms)
             self.closing.commit = self.commits.make(CommitKind.RELEASE, offsets, limit_ms, self._topic_ids())
@@ -379,8 +381,10 @@ class MemberMachine(abc.ABC):
 
     def _finish_leaving(self) -> None:
         """Notify the application that waits, once callbacks, commits and the leave are over."""
-        closing = self.closing
-        if closing.wanted and self.callbacks.running is None and self._has_told:
+        closing, callbacks = self.closing, self.callbacks
+        if not closing.wanted or self._gives_up:
+            return
+        if callbacks.running is None and callbacks.release is None and self._has_told:
             if closing.closed and self.commits.queue:
                 return
             closing.wanted = False
@@ -388,15 +392,18 @@ class MemberMachine(abc.ABC):
 
     def _give_up_closing(self, now_ms: int) -> None:
         """End the time for closing: send the leave once, and wait for nothing."""
-        for commit in self.commits.take_all():
-            self._commit_ended(commit, ErrorCode.REQUEST_TIMED_OUT, now_ms)
-        self.closing.deadline_ms = self.callbacks.running = None
+        self.closing.deadline_ms = self.closing.commit = None
+        self.callbacks.release = self.callbacks.running = None
         self._released()
+        for commit in self.commits.take_all():
+            if commit.kind is CommitKind.MANUAL:
+                self.out.put(CommitFinished(commit.commit_id, ErrorCode.REQUEST_TIMED_OUT))
         if self._gives_up:
             self._left(now_ms)
         if self.coordinator.known:
             self.out.put(self.leave.request(now_ms))
         self.leave.cancel()
+        self._finish_leaving()
 
     def _meet_deadlines(self, now_ms: int) -> None:
         if self.commits.queue:

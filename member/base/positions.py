@@ -2,7 +2,7 @@
 
 A partition's position is the offset of the next record to hand to the application. It is known once the
 committed offset was fetched, or, if nothing is committed, the log's end. Records that were handed over count
-as processed from the application's next poll on (KAFKA-18641): in poll, everything is processed.
+as processed from the application's next poll on (KAFKA-18641).
 """
 
 from __future__ import annotations
@@ -42,12 +42,14 @@ class Position(msgspec.Struct, eq=False, gc=False):
     state: PositionState = UNKNOWN
     delivered: int = -1
     """Offset of the next record to hand over."""
+    processed: int = -1
+    """Records before this offset were handed over by polls that ended before the last one began."""
     committed: int = -1
 
     def start(self, offset: int) -> None:
         """Reading starts here."""
         self.state = KNOWN
-        self.delivered = offset
+        self.delivered = self.processed = offset
 
 
 class Positions:
@@ -58,6 +60,7 @@ class Positions:
         "_asked",
         "_config",
         "_fetchable",
+        "_fresh",
         "_frozen",
         "_group_id",
         "_member_id",
@@ -85,20 +88,27 @@ class Positions:
         self._member_id = member_id
         self._config = config
         self._tokens = tokens
+        self._partitions: dict[TopicPartition, Position] = {}
+        self._suspended: frozenset[TopicPartition] = frozenset()
         self._asked: dict[TopicPartition, Position] = {}
         self._reset_asked: dict[TopicPartition, Position] = {}
+        self._frozen = False
         self._fetchable: dict[TopicPartition, int] | None = {}
         """The value that `fetchable` returns, until something changes. Never mutated: callers may still use
         it."""
         self._announced: dict[TopicPartition, int | None] = {}
         """Partitions whose on_assigned callback runs, with the start offset that it set."""
+        self._fresh: dict[TopicPartition, Position] = {}
+        """Partitions of which records were handed over since the last `process`."""
         self.backoff = backoff
         self.sought: dict[TopicPartition, Position] = {}
         """Partitions whose position has to be looked up."""
+        self.fetch_in_flight: int | None = None
+        self.reset_in_flight: int | None = None
+        self.retry_at_ms = 0
         self.undecided: dict[TopicPartition, type[NoOffsetForPartition]] = {}
         """Partitions whose position is the application's to decide, with the error to raise until it seeks.
         """
-        self.clear()
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that the application is being notified that it owns exactly these; until `add` it may set the
@@ -124,7 +134,9 @@ class Positions:
         for partition in partitions:
             self._partitions.pop(partition, None)
             self.sought.pop(partition, None)
-        self._fetchable = None
+        if not self._suspended.issuperset(partitions):
+            self._fetchable = None
+        self._suspended = self._suspended.difference(partitions)
         self._forget_decided()
 
     def _positions_found(self) -> None:
@@ -153,19 +165,24 @@ class Positions:
         self._positions_found()
 
     def clear(self) -> None:
-        """Remove all partitions, which nobody fetches any more."""
-        self._partitions: dict[TopicPartition, Position] = {}
-        self._suspended: frozenset[TopicPartition] = frozenset()
+        """Remove all partitions."""
+        self._partitions.clear()
+        self._fresh.clear()
+        self.sought = {}
+        self._suspended = frozenset()
         self._frozen = False
-        self.fetch_in_flight: int | None = None
-        self.reset_in_flight: int | None = None
+        self.fetch_in_flight = self.reset_in_flight = None
         self.retry_at_ms = 0
+        self.backoff.reset()
+        self._positions_found()
 
     def suspend(self, partitions: Iterable[TopicPartition]) -> None:
         """Mark exactly these as about to be released: not fetchable, and nothing new starts on them
         (KAFKA-19781)."""
-        self._suspended = frozenset(partitions)
-        self._fetchable = None
+        suspended = frozenset(partitions)
+        if suspended != self._suspended:
+            self._suspended = suspended
+            self._fetchable = None
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
         """Return the position of each partition that may be fetched now; the same object until something
@@ -198,9 +215,18 @@ class Positions:
         moved: dict[TopicPartition, int] = {}
         for partition, offset in consumed.items():
             if partition in fetchable:
-                self._partitions[partition].delivered = moved[partition] = offset
+                position = self._partitions[partition]
+                position.delivered = moved[partition] = offset
+                self._fresh[partition] = position
         if moved:
             self._fetchable = {**fetchable, **moved}
+
+    def process(self) -> None:
+        """Count everything that the application was handed as processed: it polls again."""
+        if self._fresh:
+            for position in self._fresh.values():
+                position.processed = position.delivered
+            self._fresh.clear()
 
     def seek(self, partition: TopicPartition, offset: int) -> bool:
         """Go on from this offset. Return true if the partition is owned and may be moved."""
@@ -229,13 +255,20 @@ class Positions:
         self._positions_found()
         return resets
 
-    def uncommitted(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return everything that was handed over since the last commit."""
+    def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that the member's own commit needs: processed positions, or all delivered
+        positions."""
         # Only a few of thousands of positions have moved since the last commit.
+        if delivered:
+            return {
+                partition: OffsetAndMetadata(offset=position.delivered)
+                for partition, position in self._partitions.items()
+                if position.delivered != position.committed and position.state is KNOWN
+            }
         return {
-            partition: OffsetAndMetadata(offset=position.delivered)
+            partition: OffsetAndMetadata(offset=position.processed)
             for partition, position in self._partitions.items()
-            if position.delivered != position.committed and position.state is KNOWN
+            if position.processed != position.committed and position.state is KNOWN
         }
 
     def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -260,6 +293,10 @@ class Positions:
             for partition, position in self.sought.items()
             if position.state is state and partition not in self._suspended
         }
+
+    def wants_fetch(self) -> bool:
+        """Return true if a committed offset has to be fetched."""
+        return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> actions.FetchOffsets | None:
         """Return the OffsetFetch for all partitions that need one, if it is due."""
@@ -304,6 +341,7 @@ class Positions:
                 position.state = UNDECIDED
                 self.undecided[partition] = NoOffsetForPartition
                 undecided.append(partition)
+        self._asked = {}
         self._positions_found()
         return undecided
 
@@ -329,7 +367,7 @@ class Positions:
         self.reset_in_flight = None
         missing = False
         for partition, position in self._reset_asked.items():
-            if position.state is not RESETTING:
+            if self._partitions.get(partition) is not position or position.state is not RESETTING:
                 continue
             if partition in offsets:
                 position.start(offsets[partition])
@@ -339,6 +377,7 @@ class Positions:
             self.retry_at_ms = now_ms + self.backoff.next_ms()
         else:
             self.backoff.reset()
+        self._reset_asked = {}
         self._positions_found()
         return True
 
@@ -355,8 +394,7 @@ class Positions:
 
     def fetch_retry_ms(self) -> int | None:
         """Return the time at which to ask the coordinator again."""
-        waits = self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
-        return self.retry_at_ms if waits else None
+        return self.retry_at_ms if self.wants_fetch() else None
 
     def reset_retry_ms(self) -> int | None:
         """Return the time at which to ask the logs again."""

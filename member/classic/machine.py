@@ -90,7 +90,7 @@ class ClassicMember(MemberMachine):
     def is_settled(self) -> bool:
         """True if the member owns the assignment of its generation, and has nothing left to do."""
         ownership = self.ownership
-        busy = ownership.target is not None or self.callbacks.running is not None
+        busy = ownership.target is not None or self.callbacks.running is not None or ownership.rejoin_wanted
         return self.state is S.STABLE and not busy
 
     @property
@@ -118,12 +118,12 @@ class ClassicMember(MemberMachine):
             return self.unsubscribe(now_ms)
         if names != self.subscription:
             self.subscription = names
-            self.ownership.rejoin_wanted = True
+            self.ownership.rejoin_wanted = self.state in ACTIVE
         return self._step(now_ms)
 
     def rejoin(self, now_ms: int) -> Actions:
         """Join again as soon as the application polls, although nothing has happened to the group."""
-        self.ownership.rejoin_wanted = True
+        self.ownership.rejoin_wanted = self.state in ACTIVE
         return self._step(now_ms)
 
     def _forget_subscription(self) -> None:
@@ -135,7 +135,6 @@ class ClassicMember(MemberMachine):
         """Take in the coordinator's response to a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""
         rounds = self.rounds
         self._answered = True
-        self.coordinator.note(response.error_code, now_ms)
         if token == rounds.in_flight:
             rounds.in_flight = None
             if isinstance(response, classic.JoinGroupResponse):
@@ -151,6 +150,7 @@ class ClassicMember(MemberMachine):
         elif token == self.leave.in_flight:
             code = response.error_code
             if code in REDISCOVER or code in LATER:
+                self.coordinator.note(code, now_ms)
                 self.leave.failed(token, now_ms)
             else:
                 self.leave.cancel()
@@ -164,6 +164,7 @@ class ClassicMember(MemberMachine):
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
         """Take in the response to an OffsetCommit. Between two generations the coordinator accepts none:
         retry then."""
+        self._answered = True
         if ErrorCode.REBALANCE_IN_PROGRESS in response.errors.values():
             later = {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
             response = OffsetCommitResponse(
@@ -176,12 +177,14 @@ class ClassicMember(MemberMachine):
         rounds = self.rounds
         if token == rounds.in_flight:
             rounds.in_flight = None
-            connected = self._answered and failure is RequestFailure.TIMED_OUT
+            waits = self.state is S.PREPARING_REBALANCE and failure is RequestFailure.TIMED_OUT
+            connected = self._answered and waits
             self._unanswered(now_ms)
-            self._answered = connected  # a round may take longer than a transport waits
+            self._answered = connected  # a JoinGroup may wait for longer than a transport does
             self._round_refused(now_ms)
         elif token == self.rounds.nameless:
             self.rounds.nameless = None
+            self._unanswered(now_ms)
         elif token == rounds.beat_in_flight:
             rounds.beat_in_flight = None
             self._unanswered(now_ms)
@@ -210,6 +213,7 @@ class ClassicMember(MemberMachine):
                 f"the group has chosen {response.protocol_name}, which was not offered",
             )
         else:
+            self.coordinator.answered()
             self._become(response.member_id, response.generation)
             self.rounds.joined(response)
             self.rounds.beat_at_ms = now_ms + self.config.heartbeat_interval_ms
@@ -228,6 +232,7 @@ class ClassicMember(MemberMachine):
         if response.error_code:
             self._refused(response.error_code, "no assignment is to be had", now_ms)
             return
+        self.coordinator.answered()
         self.rounds.succeeded()
         try:
             assignment = consumer_protocol.read_assignment(response.assignment)
@@ -239,8 +244,10 @@ class ClassicMember(MemberMachine):
     def _refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
         """Take in the error that ended a request of the round."""
         if code in _FORGOTTEN:
+            self.coordinator.answered()
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
         elif code in REDISCOVER or code in LATER or code is ErrorCode.REBALANCE_IN_PROGRESS:
+            self.coordinator.note(code, now_ms)
             self._round_refused(now_ms, wait=code is not ErrorCode.REBALANCE_IN_PROGRESS)
         else:
             self._fail(code, message)
@@ -249,13 +256,18 @@ class ClassicMember(MemberMachine):
         """End the round for this member: it joins again."""
         if wait:
             self.rounds.failed(now_ms)
+        self.rounds.roster = ()
         joins = self.state is S.PREPARING_REBALANCE
         self._move(E.JOIN_REFUSED if joins else E.SYNC_REFUSED, S.UNJOINED)
+        self.ownership.stage = ReleaseStage.READY
 
     def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> None:
         if code in REDISCOVER:
+            self.coordinator.lost(now_ms)
             self.rounds.beat_at_ms = now_ms
-        elif code in _FORGOTTEN:
+            return
+        self.coordinator.answered()
+        if code in _FORGOTTEN:
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
         elif code is ErrorCode.REBALANCE_IN_PROGRESS:
             self.ownership.rejoin_wanted = self.ownership.rejoin_wanted or self.state is S.STABLE
@@ -299,7 +311,7 @@ class ClassicMember(MemberMachine):
 
     def _freeze(self) -> None:
         """Stop the work on the assignment: nothing may be fetched, and no round goes on."""
-        self.ownership.stage = ReleaseStage.NOTHING
+        self.ownership.freeze()
         self.commits.abandon()
         self.positions.freeze()
         self.out.wakes = True
@@ -376,15 +388,17 @@ class ClassicMember(MemberMachine):
         self._move(E.SYNCED, S.STABLE)
 
     def _release_committed(self) -> None:
-        self.ownership.stage = ReleaseStage.REVOKE
+        self.ownership.committed()
 
     def _callback_ended(self, callback: ClassicCallback, error: BaseException | None, now_ms: int) -> None:
         """Keep the callback's effect on the owned set; a callback that raised has had its effect, too."""
         if error is not None:
             self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
-        self._forget_commits(self.ownership.callback_ended(callback), now_ms)
+        gone = self.ownership.callback_ended(callback)
         if callback.kind is ASSIGNED:
             self.commits.delay_auto(now_ms)
+        else:
+            self._forget_commits(gone, now_ms)
 
     # -- one step ----------------------------------------------------------------------------------------
 
@@ -401,7 +415,7 @@ class ClassicMember(MemberMachine):
     def _meet_deadlines(self, now_ms: int) -> None:
         if self.ownership.rejoin_at_ms is not None and now_ms >= self.ownership.rejoin_at_ms:
             self.ownership.rejoin_at_ms = None
-            self.ownership.rejoin_wanted = True
+            self.ownership.rejoin_wanted = self.ownership.rejoin_wanted or self.state is S.STABLE
         super()._meet_deadlines(now_ms)
 
     def _progress(self, now_ms: int) -> bool:
@@ -421,10 +435,11 @@ class ClassicMember(MemberMachine):
             case S.FENCED:
                 self._move(E.RELEASED, S.UNJOINED)
             case S.UNJOINED:
-                return self.ownership.prepare(self.subscription, now_ms)
+                return self.ownership.prepare(self.subscription, self.member_epoch, now_ms)
             case S.STABLE if self.ownership.target is not None:
-                return self.ownership.reconcile(self.ownership.target, now_ms)
+                return self.ownership.reconcile(self.ownership.target, self.member_epoch, now_ms)
             case S.STABLE if self.ownership.rejoin_wanted:
+                self.ownership.rejoin_wanted = False
                 self._move(E.REJOIN, S.UNJOINED)
             case S.PREPARE_LEAVING if self.closing.commit is None:
                 self._left(now_ms)
@@ -447,7 +462,7 @@ class ClassicMember(MemberMachine):
     @property
     def _may_join(self) -> bool:
         ready = self.state is S.UNJOINED and self.ownership.stage is ReleaseStage.READY
-        return ready and self.callbacks.running is None
+        return ready and self.callbacks.running is None and self.callbacks.release is None
 
     @property
     def _may_sync(self) -> bool:
@@ -461,8 +476,8 @@ class ClassicMember(MemberMachine):
             return False
         if self._may_join:
             assignors = tuple(self._assignors.values())
-            owned = self.ownership.owned
-            self.ownership.rejoin_wanted, self.ownership.rejoin_at_ms = False, None
+            owned = self.ownership.owned if self.ownership.cooperative else ()
+            self.ownership.join_sent()
             self.out.put(rounds.join(self.member_id, self.member_epoch, self.subscription, owned, assignors))
             self._move(E.JOIN_SENT, S.PREPARING_REBALANCE)
             return True
@@ -505,8 +520,13 @@ class ClassicMember(MemberMachine):
 
     @property
     def _wants_coordinator(self) -> bool:
-        in_group = self.state in (*ACTIVE, S.PREPARE_LEAVING)
-        return in_group or self.leave.pending is not None or bool(self.commits.queue)
+        return (
+            self._keeps_session
+            or self.state in ACTIVE
+            or self.leave.pending is not None
+            or bool(self.commits.queue)
+            or self.positions.wants_fetch()
+        )
 
     @property
     def _looks_at_topics_at_ms(self) -> int | None:

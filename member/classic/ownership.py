@@ -67,7 +67,19 @@ class ClassicOwnership(AssignmentSteps):
         self.rejoin_at_ms: int | None = None
         """Time at which the assignor wants one more round."""
 
-    def prepare(self, subscription: Sequence[str], now_ms: int) -> bool:
+    def freeze(self) -> None:
+        """Stop the work on the assignment: no round goes on."""
+        self.target = None
+        self.stage = ReleaseStage.NOTHING
+        self.rejoin_wanted = False
+        self.rejoin_at_ms = None
+
+    def join_sent(self) -> None:
+        """Start the next round: a rejoin that was wanted is under way."""
+        self.rejoin_wanted = False
+        self.rejoin_at_ms = None
+
+    def prepare(self, subscription: Sequence[str], generation: int, now_ms: int) -> bool:
         """Before a JoinGroup, commit, and release what can't be kept. Return true if anything happened."""
         if self.stage in (ReleaseStage.COMMIT, ReleaseStage.READY) or not self._polls.in_poll:
             return False
@@ -79,20 +91,25 @@ class ClassicOwnership(AssignmentSteps):
             # Records that arrive while the commit is under way would be in no commit (KAFKA-14196).
             self._positions.suspend(gone)
             self._out.wakes = self._out.wakes or bool(gone)
-            self._commit_first(now_ms)
+            self._commit_first(generation, now_ms)
             return True
         self.stage = ReleaseStage.READY
         if gone:
-            self._call(REVOKED, gone)
+            self._call(REVOKED, gone, releases=gone == self.owned)
         return True
 
-    def _commit_first(self, now_ms: int) -> None:
-        offsets = self._positions.uncommitted() if self._config.enable_auto_commit else {}
-        if offsets:
+    def _commit_first(self, generation: int, now_ms: int) -> None:
+        offsets = self._positions.uncommitted(delivered=False) if self._config.enable_auto_commit else {}
+        if offsets and generation > 0:
             self.stage = ReleaseStage.COMMIT
             deadline_ms = now_ms + self._config.max_poll_interval_ms
             self._commits.make(CommitKind.RELEASE, offsets, deadline_ms, {})
         else:
+            self.stage = ReleaseStage.REVOKE
+
+    def committed(self) -> None:
+        """Go on with the work that waited for its commit."""
+        if self.stage is ReleaseStage.COMMIT:
             self.stage = ReleaseStage.REVOKE
 
     def take(self, assignment: ConsumerProtocolAssignment, rejoin_at_ms: int | None) -> None:
@@ -105,7 +122,7 @@ class ClassicOwnership(AssignmentSteps):
         self.stage = ReleaseStage.NOTHING
         self.rejoin_at_ms = rejoin_at_ms
 
-    def reconcile(self, target: Owned, now_ms: int) -> bool:
+    def reconcile(self, target: Owned, generation: int, now_ms: int) -> bool:
         """Take the assignment up; revoked partitions get their next owner after one more round (KIP-429)."""
         kept = frozenset(target)
         gone = tuple(each for each in self.owned if each not in kept)
@@ -115,7 +132,7 @@ class ClassicOwnership(AssignmentSteps):
             self.target = None
             self.owned = target
             added = tuple(each for each in target if each not in before)
-            self._call(ASSIGNED, added)
+            self._call(ASSIGNED, added, releases=False)
             return True
         if self.stage is ReleaseStage.COMMIT or not self._polls.in_poll:
             return False
@@ -123,19 +140,20 @@ class ClassicOwnership(AssignmentSteps):
             self.rejoin_wanted = self.cooperative
             self._positions.suspend(gone)
             self._out.wakes = True
-            self._commit_first(now_ms)
+            self._commit_first(generation, now_ms)
         else:
-            self._call(REVOKED, gone)
+            self._call(REVOKED, gone, releases=gone == self.owned)
         return True
 
     # -- callbacks ---------------------------------------------------------------------------------------
 
-    def _call(self, kind: CallbackKind, partitions: Owned, *, releases: bool = False) -> None:
+    def _call(self, kind: CallbackKind, partitions: Owned, *, releases: bool) -> None:
         token = next(self._tokens)
         self._callbacks.running = ClassicCallback(token, kind, partitions, releases)
         if kind is ASSIGNED:
             self._positions.announce(partitions)
         else:
+            self._positions.suspend(partitions)
             self._out.wakes = True
         self._out.put(RunCallback(token, kind, partitions, releases))
 

@@ -70,6 +70,7 @@ class Rounds:
     def abandon(self) -> None:
         """Forget everything that is in flight: it belongs to the past."""
         self.in_flight = self.counting = self.beat_in_flight = None
+        self.roster = ()
 
     def failed(self, now_ms: int) -> None:
         """Let the next request wait."""

@@ -25,7 +25,7 @@ DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
 class SentFields:
     """The last values that the coordinator has received; None if they have to be sent again."""
 
-    __slots__ = ("names", "owned", "regex", "regex_may_be_known")
+    __slots__ = ("assignor", "empty_regex", "full", "names", "owned", "regex", "regex_may_be_known")
 
     def __init__(self) -> None:
         self.regex_may_be_known = False
@@ -34,8 +34,11 @@ class SentFields:
 
     def forget(self) -> None:
         """Make the next heartbeat full."""
+        self.full = True
         self.names: tuple[str, ...] | None = None
         self.regex: str | None = None
+        self.empty_regex = False
+        self.assignor: str | None = None
         self.owned: tuple[int, ids.Partitions] | None = None
 
 
@@ -48,20 +51,22 @@ class HeldInstance:
     Kafka refuses such a leave with FENCED_INSTANCE_ID.
     """
 
-    __slots__ = ("_config", "_member_id", "_refusals", "holders")
+    __slots__ = ("_config", "_member_id", "_refusals", "holders", "is_released")
 
     def __init__(self, member_id: ids.MemberId, config: ConsumerConfig) -> None:
         self._member_id = member_id
         self._config = config
         self.holders = config.instance_holders
         """The member ids under which this process may hold the instance id; the newest one is last."""
+        self.is_released = False
+        """A leave with epoch -2 is under way, to free the instance id for this member's next join."""
         self._refusals = 0
 
     def may_be_held(self) -> None:
         """Note that the coordinator may have this member, under its instance id."""
         member_id = self._member_id
         if self._config.group_instance_id is not None and self.holders[-1:] != (member_id,):
-            self.holders = (*self.holders, member_id)
+            self.holders = (*(each for each in self.holders if each != member_id), member_id)
 
     def joined(self) -> None:
         """Note that the coordinator has this member: a refusal from now on is the first one again."""
@@ -138,6 +143,13 @@ class Heartbeats:
         self.may_be_member = False
         """True if a join was sent since the member was last known to be out of the group."""
 
+    def begin_join(self, now_ms: int) -> None:
+        """Make the next heartbeat a join, at once unless a back-off runs; fields sent before do not count."""
+        self.drop_expected_answer()
+        self._sent.forget()
+        self.urgent = False
+        self.at_ms = now_ms
+
     def drop_expected_answer(self) -> None:
         """Ignore the response to the heartbeat in flight: it belongs to the past."""
         self._expected = False
@@ -149,17 +161,19 @@ class Heartbeats:
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
         """Return the time at which the next heartbeat may be sent, if none is in flight; an acknowledgement
         is sent at once."""
-        due_ms = now_ms if self.urgent or acknowledges else self.at_ms
+        due_ms = self.at_ms
+        if now_ms < due_ms and (self.urgent or acknowledges):
+            due_ms = now_ms
         return due_ms if due_ms > self.not_before_ms else self.not_before_ms
 
     def build(self, view: HeartbeatView) -> SendHeartbeat:
         """Return the next heartbeat, now in flight. Its fields count as sent."""
         self.urgent = False
         self._expected = self.may_be_member = True
-        if view.joining or self.has_news(view.subscription, view.local_epoch, view.owned):
-            action = SendHeartbeat(next(self._tokens), self._request(view))
-        else:
+        if self._says_nothing(view):
             action = self.keepalive(view.epoch)
+        else:
+            action = SendHeartbeat(next(self._tokens), self._request(view))
         self.in_flight = action.token
         return action
 
@@ -167,8 +181,10 @@ class Heartbeats:
         """Return true if the next heartbeat of a stable member would carry anything."""
         sent = self._sent
         return (
-            sent.names != subscription.names
+            sent.full
+            or sent.names != subscription.names
             or sent.regex != subscription.regex
+            or sent.assignor != self._config.group_remote_assignor
             or sent.owned != (local_epoch, owned)
         )
 
@@ -204,24 +220,42 @@ class Heartbeats:
             return None if option is CloseOption.REMAIN_IN_GROUP else ids.LEAVE_EPOCH
         return ids.LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else ids.STATIC_LEAVE_EPOCH
 
+    def _says_nothing(self, view: HeartbeatView) -> bool:
+        if view.epoch <= 0:
+            return False
+        local_epoch, owned = view.local_epoch, view.owned
+        if view.reconciling and self._sent.owned is not None:
+            local_epoch, owned = self._sent.owned
+        return not self.has_news(view.subscription, local_epoch, owned)
+
     def _request(self, view: HeartbeatView) -> consumer.ConsumerGroupHeartbeatRequest:
         sent, config = self._sent, self._config
-        full = view.joining or sent.names is None
+        full = sent.full = view.joining or sent.full
         names = view.subscription.names if full or sent.names != view.subscription.names else None
         regex: str | None = None
         if view.subscription.regex is not None:
             if full or sent.regex != view.subscription.regex:
                 regex = view.subscription.regex
                 sent.regex_may_be_known = True
-        elif sent.regex_may_be_known:
+        elif sent.regex_may_be_known and (full or not sent.empty_regex):
             regex = ""
+            sent.empty_regex = True
+        assignor = (
+            config.group_remote_assignor if full or sent.assignor != config.group_remote_assignor else None
+        )
         partitions: ids.Partitions | None = None
         if view.joining:
             partitions = ids.NO_PARTITIONS
+            sent.owned = None
         elif full or (not view.reconciling and sent.owned != (view.local_epoch, view.owned)):
             partitions = view.owned
-            sent.owned = (view.local_epoch, view.owned)
-        sent.names, sent.regex = view.subscription.names, view.subscription.regex
+            sent.owned = None if view.reconciling else (view.local_epoch, view.owned)
+        sent.full = False
+        sent.names, sent.regex, sent.assignor = (
+            view.subscription.names,
+            view.subscription.regex,
+            config.group_remote_assignor,
+        )
         return consumer.ConsumerGroupHeartbeatRequest(
             group_id=self._group_id,
             member_id=self._member_id,
@@ -231,7 +265,7 @@ class Heartbeats:
             rebalance_timeout_ms=config.max_poll_interval_ms if full else -1,
             subscribed_topic_names=names,
             subscribed_topic_regex=regex,
-            server_assignor=config.group_remote_assignor if full else None,
+            server_assignor=assignor,
             topic_partitions=partitions,
             client_id=config.client_id,
         )
@@ -245,9 +279,10 @@ class Heartbeats:
 
     def succeeded(self, response: consumer.ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
         """Note that the coordinator took the values that were sent; the interval starts."""
-        if self._sent.regex is None:
-            self._sent.regex_may_be_known = False
+        if self._sent.empty_regex:
+            self._sent.regex_may_be_known = self._sent.empty_regex = False
         self.backoff.reset()
+        self.not_before_ms = now_ms
         if response.heartbeat_interval_ms > 0:
             self.interval_ms = response.heartbeat_interval_ms
         self.at_ms = now_ms + self.interval_ms

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId, TopicPartition
 from fencepost.member.base import errors
-from fencepost.member.base.actions import LOST, Actions
+from fencepost.member.base.actions import ASSIGNED, LOST, Actions
 from fencepost.member.base.backoff import Backoff, earlier
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption, Leave
@@ -118,7 +118,7 @@ class ConsumerMember(MemberMachine):
         self.subscription = NO_SUBSCRIPTION
 
     def _nothing_follows(self, now_ms: int) -> bool:
-        if self._keepalive is None:
+        if self._keepalive is None or (self.deadline_ms is not None and now_ms >= self.deadline_ms):
             return False
         heartbeats = self.heartbeats
         due = heartbeats.at_ms if heartbeats.in_flight is None else None
@@ -144,13 +144,13 @@ class ConsumerMember(MemberMachine):
         ):
             if response.member_epoch != self.member_epoch:
                 self.member_epoch = response.member_epoch
+                self.coordinator.answered()
                 self._keepalive = (heartbeats.keepalive(self.member_epoch),)
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
             idle_until = self._idle_until_ms
             self.deadline_ms = due if idle_until is None else min(due, idle_until)
             return ()
-        self.coordinator.note(response.error_code, now_ms)
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
                 self._heartbeat_answered(response, now_ms)
@@ -183,6 +183,7 @@ class ConsumerMember(MemberMachine):
         if code:
             self._heartbeat_refused(code, response.error_message or "", now_ms)
             return
+        self.coordinator.answered()
         if response.member_epoch <= 0:
             # No response to a join or a keepalive; a late response to a leave has this form (KAFKA-19335).
             self.heartbeats.failed(now_ms)
@@ -190,13 +191,14 @@ class ConsumerMember(MemberMachine):
         self.heartbeats.succeeded(response, now_ms)
         self.instance.joined()
         self.member_epoch = response.member_epoch
-        if response.assignment is not None:
+        if response.assignment is not None and self.state in ACTIVE:
             self._take_target(response.assignment)
 
     def _heartbeat_refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
         rule = errors.heartbeat_rule(code)
         if code is ErrorCode.UNRELEASED_INSTANCE_ID:
-            if self.instance.holders:
+            if self._frees_instance:
+                self.coordinator.answered()
                 self._release_instance(now_ms)
                 return
             if self.instance.count_refusal():
@@ -204,8 +206,11 @@ class ConsumerMember(MemberMachine):
         elif rule in (errors.ErrorRule.REDISCOVER, errors.ErrorRule.RETRY):
             self.instance.may_be_held()  # the coordinator may have written the join before it failed
         if rule is errors.ErrorRule.REDISCOVER:
+            self.coordinator.lost(now_ms)
             self.heartbeats.failed(now_ms, wait=False)
-        elif rule is errors.ErrorRule.FENCED:
+            return
+        self.coordinator.answered()
+        if rule is errors.ErrorRule.FENCED:
             self._fenced(now_ms)
         elif rule is errors.ErrorRule.FATAL:
             self._fail(code, message)
@@ -214,18 +219,27 @@ class ConsumerMember(MemberMachine):
             if rule is errors.ErrorRule.REPORT:
                 self.out.raise_to_application(errors.MemberError(code, message))
 
+    @property
+    def _frees_instance(self) -> bool:
+        """True if this process may hold the instance id that refused its join, so that it can free it."""
+        return self.state is states.JOINING and bool(self.instance.holders)
+
     def _release_instance(self, now_ms: int) -> None:
         """Free the instance id that this process holds itself, so that the member's next join is accepted."""
+        self.instance.is_released = True
+        self.heartbeats.failed(now_ms, wait=False)
         request = self.heartbeats.instance_release(self.instance.holders[-1])
         self.leave.begin(request, now_ms, now_ms + self.config.request_timeout_ms)
 
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
         """End the leave after any error except "not here" or "not now"; join if it freed the instance id."""
-        if errors.heartbeat_rule(code) in (errors.ErrorRule.REDISCOVER, errors.ErrorRule.RETRY):
+        if errors.heartbeat_rule(code) in (errors.ErrorRule.REDISCOVER, errors.ErrorRule.RETRY) and code:
+            self.coordinator.note(code, now_ms)
             self.leave.failed(token, now_ms)
             return
         self.leave.cancel()
-        if self.state in ACTIVE:
+        if self.instance.is_released:
+            self.instance.is_released = False
             self._instance_released(code, now_ms)
 
     def _instance_released(self, code: ErrorCode, now_ms: int) -> None:
@@ -257,16 +271,20 @@ class ConsumerMember(MemberMachine):
     def _join(self, event: E, now_ms: int) -> None:
         """Join again, with the same member id and epoch 0."""
         self.leave.cancel()
+        self.instance.is_released = False
         self._announced = self.subscription
-        self.assignment.target = None
+        self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
         self.reconciler.names.forget()
-        self.heartbeats.at_ms = now_ms
+        self.heartbeats.begin_join(now_ms)
+        self.polls.waits_for_next = False
         self.commits.delay_auto(now_ms)
         self._move(event, S.JOINING)
 
     def _freeze(self) -> None:
         """Stop the work on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
         self.reconciler.current = None
+        self.instance.is_released = False
         self.commits.abandon()
         self.positions.freeze()
         self.out.wakes = True
@@ -314,6 +332,7 @@ class ConsumerMember(MemberMachine):
             self.leave.begin(request, now_ms, self.closing.limit_ms(now_ms))
         self.heartbeats.may_be_member = False
         self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
 
     def _left(self, now_ms: int) -> None:
         if not self.heartbeats.may_be_member:
@@ -340,10 +359,16 @@ class ConsumerMember(MemberMachine):
                 self._move(E.TARGET_OWNED, S.STABLE)
             else:
                 self._move(E.TARGET_RECEIVED, S.RECONCILING)
-        elif changed and self.state in (S.STABLE, S.ACKNOWLEDGING):
+        elif changed and self.state is S.STABLE:
             self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.ACKNOWLEDGING:
+            if assignment.target_is_owned:
+                assignment.acknowledged_epoch = assignment.local_epoch
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
         elif changed and self.state is S.RECONCILING:
-            if assignment.target_is_owned and self.reconciler.current is None:
+            is_idle = self.reconciler.current is None and self.callbacks.running is None
+            if assignment.target_is_owned and is_idle:
                 assignment.acknowledged_epoch = assignment.local_epoch
                 self.heartbeats.urgent = True
                 self._move(E.TARGET_OWNED, S.STABLE)
@@ -364,10 +389,12 @@ class ConsumerMember(MemberMachine):
         raised = error is not None
         if error is not None:
             self.out.raise_to_application(errors.CallbackFailed.of(f"on_partitions_{callback.kind}", error))
-        self._forget_commits(self.reconciler.callback_ended(callback, raised=raised), now_ms)
+        gone = self.reconciler.callback_ended(callback, raised=raised)
+        if gone:
+            self._forget_commits(gone, now_ms)
         result = self.reconciler.go_on(callback, raised=raised)
         self._after_pass(result)
-        if result is PassResult.FINISHED:
+        if result is PassResult.FINISHED and callback.kind is ASSIGNED:
             self.commits.delay_auto(now_ms)
 
     # -- one step ----------------------------------------------------------------------------------------
@@ -425,8 +452,10 @@ class ConsumerMember(MemberMachine):
         heartbeats = self.heartbeats
         if heartbeats.in_flight is not None or not self.coordinator.known or not self._keeps_session:
             return None
-        if self.leave.pending is not None:
-            return None  # the leave that frees the instance id goes before the join
+        if self.instance.is_released:
+            if self.leave.pending is not None:
+                return None
+            self.instance.is_released = False  # no response to the leave in time: the next join decides
         # An active member that has not polled in time is not active any more by now.
         if self.state is states.PREPARE_LEAVING and self.polls.expired(now_ms):
             return None
@@ -446,7 +475,7 @@ class ConsumerMember(MemberMachine):
         self.out.put(self.heartbeats.build(view))
         if self.state is not states.ACKNOWLEDGING:
             return False
-        self._move(E.ACKNOWLEDGED, states.STABLE if assignment.target_is_owned else states.RECONCILING)
+        self._move(E.ACKNOWLEDGED, states.STABLE if assignment.reconciled else states.RECONCILING)
         return True
 
     def _send_others(self, now_ms: int) -> None:
@@ -494,7 +523,12 @@ class ConsumerMember(MemberMachine):
 
     @property
     def _wants_coordinator(self) -> bool:
-        return self._keeps_session or self.leave.pending is not None or bool(self.commits.queue)
+        return (
+            self._keeps_session
+            or self.leave.pending is not None
+            or bool(self.commits.queue)
+            or self.positions.wants_fetch()
+        )
 
     # -- time --------------------------------------------------------------------------------------------
 
@@ -519,10 +553,11 @@ class ConsumerMember(MemberMachine):
         if (
             state is not states.STABLE
             or not self.coordinator.responds
+            or heartbeats.urgent
             or heartbeats.has_news(self._announced, assignment.acknowledged_epoch, assignment.owned)
         ):
             self._keepalive = None
-        else:
+        elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
             self._keepalive = (heartbeats.keepalive(self.member_epoch),)
         poll = self.polls.deadline_ms if state in ACTIVE else None
         self._idle_until_ms = earlier(self._other_deadline_ms, poll)

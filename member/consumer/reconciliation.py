@@ -29,6 +29,14 @@ from fencepost.member.consumer.assignment import (
 NO_LOCAL_EPOCH = -1
 
 
+class PassStage(enum.Enum):
+    """The stages of a pass."""
+
+    COMMIT = "commit"
+    REVOKE = "revoke"
+    ASSIGN = "assign"
+
+
 class PassResult(enum.Enum):
     """The results of a step of a reconciliation."""
 
@@ -41,18 +49,19 @@ class PassResult(enum.Enum):
 class Pass:
     """One reconciliation, with the local epoch of the target that it began with."""
 
-    __slots__ = ("added", "local_epoch", "revoked")
+    __slots__ = ("added", "local_epoch", "revoked", "stage")
 
     def __init__(self, local_epoch: int, revoked: Partitions, added: Partitions) -> None:
         self.local_epoch = local_epoch
         self.revoked = revoked
         self.added = added
+        self.stage = PassStage.COMMIT
 
 
 class Callback:
-    """The application's callback that runs."""
+    """The application's callback that runs, and the pass that it belongs to, if that goes on."""
 
-    __slots__ = ("kind", "names", "partitions", "releases", "token")
+    __slots__ = ("kind", "names", "of_pass", "partitions", "releases", "token")
 
     def __init__(
         self,
@@ -60,6 +69,7 @@ class Callback:
         kind: CallbackKind,
         partitions: Partitions,
         names: tuple[TopicPartition, ...],
+        of_pass: Pass | None,
         *,
         releases: bool,
     ) -> None:
@@ -68,6 +78,7 @@ class Callback:
         self.partitions = partitions
         self.names = names
         """The same partitions under their topics' names."""
+        self.of_pass = of_pass
         self.releases = releases
         """True if everything is given up with it: when it ends, nothing is owned, even if it raises."""
 
@@ -101,18 +112,30 @@ class Assignment:
         """
         return self.owned if self.target is None else union(self.owned, self.target)
 
+    def forget_target(self) -> None:
+        """Forget the target: the member joins again, or is out of the group."""
+        self.target = None
+        self.acknowledged_epoch = self.local_epoch
+
     def forget_owned(self) -> None:
         """Forget all owned partitions: everything was given up."""
         self.owned = self.unconfirmed = NO_PARTITIONS
 
     def replace_target(self, received: Partitions) -> bool:
         """Take a target over. Return true if it differs from the one before."""
-        if (received := canonical(received)) == self.target:
+        if received == self.target or (received := canonical(received)) == self.target:
             return False
         self.target = received
         self.local_epoch = self._next_local_epoch
         self._next_local_epoch += 1
         return True
+
+    @property
+    def reconciled(self) -> bool:
+        """True if the target is owned and acknowledged."""
+        return (
+            self.owned == self.target and not self.unconfirmed and self.acknowledged_epoch == self.local_epoch
+        )
 
     @property
     def target_is_owned(self) -> bool:
@@ -181,7 +204,7 @@ class Reconciler(AssignmentSteps):
     def begin(self, now_ms: int) -> PassResult:
         """Begin a pass, if there is work to do and it may be done now."""
         assignment = self.assignment
-        if self.current is not None or self._polls.waits_for_next:
+        if self.current is not None or self._callbacks.running is not None or self._polls.waits_for_next:
             return PassResult.NOTHING
         names = self.names
         if names.never_answered(names.unknown(assignment.target or ())):
@@ -198,7 +221,7 @@ class Reconciler(AssignmentSteps):
         self.current = Pass(assignment.local_epoch, revoked, added)
         self._positions.suspend(named(revoked, names.known))
         self._out.wakes = self._out.wakes or bool(revoked)
-        offsets = self._positions.uncommitted() if auto_commit else {}
+        offsets = self._positions.uncommitted(delivered=False) if auto_commit else {}
         if offsets:
             return self._commit(self.current, offsets, now_ms + self._config.max_poll_interval_ms)
         return self._revoke(self.current)
@@ -211,32 +234,40 @@ class Reconciler(AssignmentSteps):
 
     def committed(self) -> PassResult:
         """Go on with the pass that waited for its commit."""
-        return PassResult.NOTHING if self.current is None else self._revoke(self.current)
+        if self.current is not None and self.current.stage is PassStage.COMMIT:
+            return self._revoke(self.current)
+        return PassResult.NOTHING
 
     def _revoke(self, current: Pass) -> PassResult:
         if not current.revoked:
             return self._assign(current)
-        return self._call(REVOKED, current.revoked)
+        current.stage = PassStage.REVOKE
+        return self._call(REVOKED, current.revoked, current)
 
     def _assign(self, current: Pass) -> PassResult:
         """Assign the partitions that are still in the target; those that a newer one left out may have
         another owner already."""
-        current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
+        current.stage = PassStage.ASSIGN
+        if current.local_epoch != self.assignment.local_epoch:
+            current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
         if not current.revoked and not current.added:
             return self._finish(current.local_epoch)
         self.assignment.begin_assigned(current.added)
-        return self._call(ASSIGNED, current.added)
+        return self._call(ASSIGNED, current.added, current)
 
     def _finish(self, local_epoch: int) -> PassResult:
         self.current = None
         self.assignment.acknowledged_epoch = local_epoch
+        self._positions.suspend(())
         return PassResult.FINISHED
 
     # -- callbacks ---------------------------------------------------------------------------------------
 
-    def _call(self, kind: CallbackKind, partitions: Partitions, *, releases: bool = False) -> PassResult:
+    def _call(
+        self, kind: CallbackKind, partitions: Partitions, of_pass: Pass | None, *, releases: bool = False
+    ) -> PassResult:
         token, names = next(self._tokens), named(partitions, self.names.known)
-        self._callbacks.running = Callback(token, kind, partitions, names, releases=releases)
+        self._callbacks.running = Callback(token, kind, partitions, names, of_pass, releases=releases)
         if kind is ASSIGNED:
             self._positions.announce(names)
         self._out.put(RunCallback(token, kind, names, releases))
@@ -246,7 +277,7 @@ class Reconciler(AssignmentSteps):
         """Give everything up, with the callback for it if anything is owned."""
         kind = self._callbacks.take_release()
         if kind is not None and self.assignment.owned:
-            self._call(kind, self.assignment.owned, releases=True)
+            self._call(kind, self.assignment.owned, None, releases=True)
         else:
             self.released()
 
@@ -278,7 +309,7 @@ class Reconciler(AssignmentSteps):
     def go_on(self, callback: Callback, *, raised: bool) -> PassResult:
         """Go on with the callback's pass, if that still counts. If it raised, the next poll retries."""
         current = self.current
-        if current is None:
+        if current is None or current is not callback.of_pass:
             return PassResult.NOTHING
         if raised:
             self.current = None

@@ -238,8 +238,8 @@ def _lost_is_sent_again(original: Original, self: Commits, token: int, response:
 )
 def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) -> Any:
     """A commit without a response is sent again after a newer commit."""
-    if self.in_flight is not None:
-        _lost[id(self)] = self.queue[0]
+    if self._sent is not None:
+        _lost[id(self)] = self._sent
     return original(self, token, now_ms)
 
 

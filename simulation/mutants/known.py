@@ -70,6 +70,7 @@ keepalive-after-lost-reply | request-fields | LOSSES | franz-go eca3a457; KIP-84
     member.consumer.heartbeats:Heartbeats.failed: self._sent.forget() => pass
 commit-ahead-of-processing | commit-within-processed | slow-callbacks-and-poll-timeouts CHURN | KAFKA-18641
     A member commits records that the application has not processed yet.
+    member.base.positions:Positions.uncommitted: if delivered: => if True:
     member.base.machine:MemberMachine.poll_end: return () if self._nothing_follows(now_ms) else =>
         self._auto_commit(now_ms); return
 records-after-revocation | records-while-owned | slow-callbacks-and-poll-timeouts CHURN | KAFKA-20332

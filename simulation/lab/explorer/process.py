@@ -241,7 +241,7 @@ class ExploredProcess:
         return (
             self.machine.state is ConsumerMemberState.STABLE
             and self.callbacks.running is None
-            and self.machine.assignment.target_is_owned
+            and self.machine.assignment.reconciled
         )
 
     # -- running the machine -------------------------------------------------------------------------------

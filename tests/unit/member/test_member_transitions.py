@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER, NEVER_TAKEN
 
@@ -118,6 +120,16 @@ def reconcile(make: MakeRig) -> set[tuple[str, str, str]]:
     r.advance(5_000)
     r.answer(2, {FOO: (0,)})
     return taken | moves(r)
+
+
+@pytest.mark.parametrize("state", ACTIVE)
+@pytest.mark.parametrize("event", EVENTS)
+def test_an_active_member_can_be_ended_at_any_time(rig: MakeRig, state: str, event: str) -> None:
+    r = rig(max_poll_interval_ms=MAX_POLL_MS)
+    reach(r, state)
+    before = len(r.moves)
+    end(r, event)
+    assert (str(r.moves[before].source), str(r.moves[before].event)) == (state, event)
 
 
 def test_every_arrow_is_taken(rig: MakeRig) -> None:

@@ -10,6 +10,7 @@ import pytest
 from fencepost.coordinator.protocol.classic import JoinGroupMember, JoinGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.member.base.backoff import Backoff
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.rounds import Rounds
 
@@ -39,3 +40,12 @@ def test_failures_wait_longer_and_a_success_ends_that(rounds: Rounds) -> None:
     rounds.joined(LEADS)
     rounds.failed(5_000)
     assert rounds.not_before_ms <= 5_120
+
+
+def test_a_round_that_is_abandoned_waits_for_nothing(rounds: Rounds) -> None:
+    rounds.join("m", 3, ("t",), (), (RangeAssignor(),))
+    rounds.joined(LEADS)
+    rounds.count(("t",))
+    rounds.beat("m", 3, 0)
+    rounds.abandon()
+    assert (rounds.in_flight, rounds.counting, rounds.beat_in_flight, rounds.roster) == (None, None, None, ())
