@@ -176,13 +176,15 @@ class Positions:
         self.backoff.reset()
         self._positions_found()
 
-    def suspend(self, partitions: Iterable[TopicPartition]) -> None:
+    def suspend(self, partitions: Iterable[TopicPartition]) -> bool:
         """Mark exactly these as about to be released: not fetchable, and nothing new starts on them
-        (KAFKA-19781)."""
+        (KAFKA-19781). Return true if these were not marked before."""
         suspended = frozenset(partitions)
-        if suspended != self._suspended:
-            self._suspended = suspended
-            self._fetchable = None
+        if suspended == self._suspended:
+            return False
+        self._suspended = suspended
+        self._fetchable = None
+        return True
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
         """Return the position of each partition that may be fetched now; the same object until something

@@ -87,10 +87,11 @@ class ClassicOwnership(AssignmentSteps):
             gone = tuple(each for each in self.owned if each.topic not in subscription)
         else:
             gone = self.owned
+        # Records that arrive while the commit is under way would be in no commit (KAFKA-14196). After it, the
+        # subscription may be another one.
+        is_changed = self._positions.suspend(gone)
+        self._out.wakes = self._out.wakes or bool(gone) or is_changed
         if self.stage is ReleaseStage.NOTHING:
-            # Records that arrive while the commit is under way would be in no commit (KAFKA-14196).
-            self._positions.suspend(gone)
-            self._out.wakes = self._out.wakes or bool(gone)
             self._commit_first(generation, now_ms)
             return True
         self.stage = ReleaseStage.READY

@@ -501,3 +501,29 @@ def test_of_what_on_assigned_could_not_take_the_part_that_stays_is_assigned_agai
     assert set(r.fetchable()) == {FOO_0}
     assert r.answer().topic_partitions == {FOO: (0,)}
     assert (r.state, r.open) == ("STABLE", []), "nothing is left of the partition that went"
+
+
+def test_a_target_that_comes_back_while_a_late_name_is_taken_up_is_acknowledged(rig: MakeRig) -> None:
+    """Otherwise the coordinator waits for foo-1 until the rebalance timeout, and fences the member."""
+    r = rig()
+    r.auto_names = False
+    r.join("foo", "bar")
+    target = {FOO: (0,), BAR: (0,)}
+    r.answer(2, target)
+    r.names(r.one(actions.ResolveTopicNames), {FOO: "foo"})
+    r.callback()
+    assert r.answer(2).topic_partitions == target
+    r.advance(200)
+    r.names(r.one(actions.ResolveTopicNames), {BAR: "bar"})
+    assert r.one(actions.RunCallback).partitions == (BAR_0,)
+    give(r, {FOO: (0, 1), BAR: (0,)}, 3)
+    give(r, target, 3)
+    r.callback()
+    seen = []
+    for _ in range(3):
+        seen += [each.request.topic_partitions for each in r.pending(SendHeartbeat)]
+        for _ in r.pending(SendHeartbeat):
+            r.answer(3)
+        r.advance(5_000)
+    assert target in seen
+    assert r.state == "STABLE"

@@ -24,6 +24,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.member.base.actions import (
     CommitFinished,
     RaiseToApplication,
+    WakeApplication,
 )
 from fencepost.member.base.errors import RequestFailure
 from fencepost.member.classic.actions import CountPartitions
@@ -251,6 +252,26 @@ def test_what_was_processed_is_committed_before_it_is_given_up(new_rig) -> None:
     rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
     rig.take(classic.JoinGroupRequest)
+
+
+def test_a_topic_that_is_subscribed_again_before_its_commit_is_over_is_read_on(new_rig) -> None:
+    rig = new_rig(enable_auto_commit=True)
+    rig.stable(0)
+    rig.poll(p0=9)
+    rig.poll()
+    rig.do(rig.member.subscribe(("u",), None, rig.now))
+    rig.take(object)
+    assert rig.member.positions.fetchable() == {}
+    rig.do(rig.member.subscribe(("t", "u"), None, rig.now))
+    rig.other.clear()
+    rig.do(rig.member.commit_answered(rig.token, OffsetCommitResponse(errors={T0: ErrorCode.NONE}), rig.now))
+    assert rig.other == [WakeApplication()]
+    rig.take(classic.JoinGroupRequest)
+    rig.joined(2)
+    rig.take(classic.SyncGroupRequest)
+    rig.synced(0)
+    assert ("revoked", [0]) not in rig.calls
+    assert rig.member.positions.fetchable() == {T0: 9}
 
 
 def test_what_an_assignment_takes_away_is_committed_first(new_rig) -> None:
