@@ -66,7 +66,7 @@ class Rig:
 
     def take(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         before, self._fetchable = self._fetchable, {*self.fetchable()}
-        assert self._fetchable <= before or WakeApplication() in actions, "nobody looks at what is new"
+        assert self._fetchable <= before or WakeApplication() in actions, "the application is not woken"
         for action in actions:
             self.log.append(action)
             if isinstance(action, ConsumerMoved):

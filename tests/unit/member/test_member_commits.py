@@ -55,7 +55,7 @@ def test_the_next_one_does_not_wait_for_what_the_first_had_to(commits: Commits) 
     assert following is not None
     assert [*following.request.offsets] == [B]
     commits.failed(following.token, 2_000)
-    assert commits.retry_ms() in range(2_080, 2_121), "nor does its own wait follow from those"
+    assert commits.retry_ms() in range(2_080, 2_121), "its own wait is the first one again"
 
 
 def test_the_earliest_deadline_is_the_one_that_is_due(commits: Commits) -> None:

@@ -403,7 +403,7 @@ def test_a_lookup_that_is_refused_for_good_is_fatal(rig: MakeRig) -> None:
     r.take(r.member.coordinator_refused(action.token, ErrorCode.GROUP_AUTHORIZATION_FAILED, r.now))
     assert r.errors[-1].fatal
     r.answer(error=ErrorCode.UNKNOWN_MEMBER_ID)
-    assert r.state == "FATAL", "the heartbeat of before means nothing any more"
+    assert r.state == "FATAL", "an earlier heartbeat is ignored"
 
 
 def test_a_lookup_that_is_refused_for_now_is_tried_again(rig: MakeRig) -> None:

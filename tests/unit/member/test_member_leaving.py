@@ -299,7 +299,7 @@ def test_a_new_leave_does_not_wait_for_what_the_one_before_had_to() -> None:
         assert leave.retry_ms() in range(now_ms + 80, now_ms + 121)
     token = leave.request(2_000)
     leave.cancel()
-    assert not leave.failed(token or 0, 2_000), "nobody waits for its response"
+    assert not leave.failed(token or 0, 2_000), "a cancelled leave is over"
 
 
 def test_a_rejoin_stops_the_leave_from_being_sent_again(rig: MakeRig) -> None:
