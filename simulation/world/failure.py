@@ -239,29 +239,28 @@ def _small(
     """Return a smaller failure, its run with the trace, the number of runs in words, and if it is the
     smallest. The failure is None if it does not occur again."""
     begin = _cpu_s()
-    is_over = False
+    made, is_over = 1, False  # the run that has shown that it is repeatable
 
     def run(candidate: WorldFailure, _: int | None = None) -> WorldResult | None:
-        nonlocal is_over
+        nonlocal made, is_over
         if _cpu_s() - begin > longest_s:
             is_over = True
             return None  # what was found so far is small enough
+        made += 1
         found = run_apart(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
         if candidate.invariant.startswith(RAISED) and found.where != candidate.where:
             return None  # another failure of the same kind
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
-    made = 1  # the run that has shown that it is repeatable
     hit = _only_hits(failure, whole)
     if hit != failure:
-        made += 1
         failure = failure if run(hit) is None else hit
-    small, more = shrink_plan(failure, run, tries=tries - made)
-    made += more
+    small, _ = shrink_plan(failure, run, tries=tries - made)
     last = run_apart(function, settings, small.seed, plan=small.plan, keep_rows=True)
     if last.failed and (hit := _only_hits(small, last)) != small and run(hit) is not None:
         small = hit
-    effort = f" ({made} run{'' if made == 1 else 's'})"
+    more = f", within {longest_s:g} s: fencepost shrink may find fewer" if is_over else ""
+    effort = f" ({made} run{'' if made == 1 else 's'}{more})"
     return (small if last.failed else None), last, effort, not is_over and made < tries
 
 

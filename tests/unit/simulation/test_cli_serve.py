@@ -39,7 +39,11 @@ def served(*words: str) -> Iterator[tuple[str, IO[str], list[str]]]:
     ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        yield process.stdout.readline(), process.stdout, complaints
+        try:
+            yield process.stdout.readline(), process.stdout, complaints
+        except BaseException:
+            process.kill()
+            raise
         process.terminate()
         assert process.wait(timeout=60) == 0
         complaints += process.stderr.read().splitlines()
@@ -94,6 +98,7 @@ def test_it_is_ready_soon_because_it_loads_only_what_it_needs_and_collects_no_ga
         "atexit.register(lambda: shown([name for name in names if sys.modules.get(name)]))\n"
         "from fencepost.simulation.cli import main\n"
         "import fencepost.simulation.cli.output as output\n"
+        "gc.collect()\n"  # else one may be due
         "runs.clear()\n"
         "plain = output.print_text\n"
         "def told(text):\n"
@@ -104,10 +109,11 @@ def test_it_is_ready_soon_because_it_loads_only_what_it_needs_and_collects_no_ga
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "[] True True\n"
-        assert process.stdout.readline().startswith("fencepost ready")
+        counted, ready = process.stdout.readline(), process.stdout.readline()
         process.terminate()
         assert process.wait(timeout=60) == 0
+        assert counted == "[] True True\n"
+        assert ready.startswith("fencepost ready")
         assert process.stdout.read() == "['structlog']\n"
 
 

@@ -40,10 +40,10 @@ def play(test: Test, **settings: Any) -> WorldResult:
     return run_simulated(test, 1, **{"topics": TOPICS, "faults": (), **settings})
 
 
-def report(test: Test, folder: Path, **settings: Any) -> str:
+def report(test: Test, folder: Path, longest_s: float = 45, **settings: Any) -> str:
     made = fencepost.simulated(topics=TOPICS, **settings)(test).simulated
     seed = next(seed for seed in range(1, 20) if made.run(seed).failed)
-    told = explain(test, made.settings, made.run(seed), command="pytest", folder=folder)
+    told = explain(test, made.settings, made.run(seed), command="pytest", folder=folder, longest_s=longest_s)
     return told.text
 
 
@@ -189,6 +189,8 @@ def test_faults_of_a_report_have_hit_a_program_that_they_name(tmp_path: Path) ->
     happened = int(re.findall(r"of (\d+) that happened with this seed \(\d+ runs?\)", text)[0])
     assert happened < 16
     assert "(1 runs)" not in text
+    in_no_time = report(test, tmp_path, longest_s=-1, faults=CRASHES)
+    assert re.search(r" \(1 run, within -1 s: fencepost shrink may find fewer\):$", in_no_time, re.MULTILINE)
 
 
 _queue: asyncio.Queue[int] = asyncio.Queue()
